@@ -1,8 +1,8 @@
 """Pallas Puzzles: learn TPU kernels by writing them.
 
 Learners: `from puzzles import check, checked, hint, solution, show, receipt, progress, INTERPRET`.
-Authors: `Puzzle`, `Mistake`, `Alternative`, `find`, `ladder`, `ladders`, `judge`, `mutate`,
-`trace`, `rng`, `array`.
+Authors: `Puzzle`, `Record`, `Mistake`, `Alternative`, `find`, `ladder`, `ladders`, `judge`,
+`mutate`, `trace`, `rng`, `array`.
 For kernels of your own: `examine`, `examining`, `sweep`.
 Importing this package starts no JAX backend.
 """
@@ -16,7 +16,8 @@ from puzzles._jax import compile_quickly
 from puzzles._judge import Verdict, judge
 from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
 from puzzles._launch import Copy, Dot, Finding, Launch, Operand, pipelines_on_cpu, trace
-from puzzles._puzzle import Alternative, Mistake, Puzzle, array, mutate, rng, vjp
+from puzzles._puzzle import Puzzle, array, mutate, rng, vjp
+from puzzles._record import Alternative, Mistake, Record
 from puzzles._show import estimated_cycles, plot, receipt, show, sweep
 
 __version__ = "0.2.0"
@@ -32,6 +33,7 @@ __all__ = [
     "Mistake",
     "Operand",
     "Puzzle",
+    "Record",
     "UnknownPuzzle",
     "Verdict",
     "array",

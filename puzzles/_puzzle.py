@@ -1,4 +1,4 @@
-"""A puzzle and its mistakes, and how variants of it become functions."""
+"""A puzzle, and how variants of it become functions."""
 
 from __future__ import annotations
 
@@ -15,37 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles import _regions
+from puzzles import _record, _regions
+from puzzles._record import Alternative, Mistake, Record
 
 Tolerance = float | Mapping[str, float] | None
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """Another correct solution: edits of the module's text, or `code` that redefines its names."""
-
-    name: str
-    old: str = ""
-    new: str = ""
-    edits: tuple[tuple[str, str], ...] = ()
-    code: str = ""
-
-    def apply(self, text: str) -> str:
-        """`text` with this change made; RegionError if an `old` does not occur exactly once."""
-        own = ((self.old, self.new),) if self.old else ()
-        changed = _regions.edit(text, (*own, *self.edits))
-        return f"{changed}\n{self.code}" if self.code else changed
-
-
-@dataclass(frozen=True)
-class Mistake(Alternative):
-    """A plausible wrong answer: `name` continues "a kernel that ...", `says` occurs in the verdict.
-
-    `stage` is the stage of the verdict that must reject it.
-    """
-
-    says: str = ""
-    stage: str = "values"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +56,7 @@ class Puzzle:
         results or by their dtype's name; unless given, 2e-5 for f32 and 1e-2 for bf16.
     outside: floating-point primitives that may run outside the kernel.
     starter: the name of the mistake that the learner starts from, on find-the-bug rungs.
+    record: known mistakes and alternatives; None means those of the TOML file next to the module.
     waivers: what `verify` would ask for and this rung does without, each with the reason: the
         names that `verify` gives.
     """
@@ -93,8 +67,6 @@ class Puzzle:
     cases: Sequence[Mapping[str, Any]]
     hints: Sequence[str]
     explain: str
-    mistakes: Sequence[Mistake] = ()
-    alternatives: Sequence[Alternative] = ()
     audit: Callable[..., None] | None = None
     accepts: Callable[..., None] | None = None
     launches: Callable[..., tuple] | None = None
@@ -113,6 +85,7 @@ class Puzzle:
     kernel: bool = True
     jit: bool = False
     picture: bool = True
+    record: Record | None = None
     name: str = field(init=False)
     module: str = field(init=False)
     ladder: str = field(init=False)
@@ -132,6 +105,36 @@ class Puzzle:
     def file(self) -> str:
         """The module's path as messages name it: from the folder that holds its package."""
         return f"{self.module.rpartition('.')[0].replace('.', '/')}/{self.path.name}"
+
+    @cached_property
+    def known(self) -> Record:
+        """The known mistakes and the alternatives, read when they are first needed."""
+        return self.record or _record.read(self.record_path, self.record_file)
+
+    @property
+    def mistakes(self) -> tuple[Mistake, ...]:
+        """The known mistakes."""
+        return self.known.mistakes
+
+    @property
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """The other correct solutions."""
+        return self.known.alternatives
+
+    @property
+    def record_path(self) -> Path:
+        """The TOML file of the known mistakes and alternatives."""
+        return self.path.with_suffix(".toml")
+
+    @property
+    def record_file(self) -> str:
+        """The path of that file as messages name it."""
+        return self.file.removesuffix(".py") + ".toml"
+
+    def place_of(self, change: Alternative) -> str:
+        """`file:line` of a mistake or an alternative in the TOML file."""
+        text = self.record_path.read_text("utf-8") if self.record_path.exists() else ""
+        return f"{self.record_file}:{_record.line_of(text, change.name)}"
 
     def place(self, needle: str, author: bool = True) -> str:
         """`file:line` of the first line with `needle`, in the author cell if `author`.

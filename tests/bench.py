@@ -25,6 +25,7 @@ from puzzles import Alternative, Mistake, Puzzle, check, mutate
 from puzzles._author import notebook
 from puzzles._judge import judging, tried
 from puzzles._puzzle import starter_function
+from puzzles._record import edits_of
 
 # Seconds that we aim at; a summit's check may take longer than others.
 SUMMITS = {"splash_multi_head": 8.0, "moe_layer": 15.0}
@@ -97,7 +98,7 @@ def ladder(name: str) -> dict[str, Times]:
     found = {}
     for puzzle in puzzles.ladder(name):
         unsolved = starter_function(puzzle)
-        typed = mutate(puzzle, Alternative("itself", edits=()))  # it shares no trace with itself
+        typed = mutate(puzzle, Alternative("itself"))  # it shares no trace with itself
         first, again = (seconds(typed, "passed") for _ in range(2))
         wrong, named = refusals(puzzle)
         found[puzzle.name] = Times(first, again, wrong, named, seconds(unsolved, "unsolved"))
@@ -110,8 +111,8 @@ def refusals(puzzle: Puzzle) -> tuple[list[float], list[float]]:
     explainers = judging.EXPLAINERS
     nameless = tuple(one for one in explainers if one[1] is not tried.mistake_on_record)
     mistakes = [one for one in puzzle.mistakes if one.stage == "values"]
-    natural = (one for one in NATURAL if one["rung"] == puzzle.name)
-    mistakes += (Mistake(one["name"], one["old"], one["new"]) for one in natural)
+    natural = (one for one in NATURAL if one["puzzle"] == puzzle.name)
+    mistakes += (Mistake(one["name"], edits_of(one)) for one in natural)
     timed = ((plain, nameless), (named, explainers))
     for mistake, (found, known) in itertools.product(mistakes, timed):
         for kept in (tried._traced, tried.mistaken, tried._program_of, tried._faults_of):

@@ -22,6 +22,7 @@ FLAT = {
     "_ladders": ["tests/author"],
     "_progress": ["tests/test_progress.py"],
     "_puzzle": ["tests/author", "tests/judge"],
+    "_record": ["tests/test_record.py", "tests/author"],
     "_receipt": ["tests/launch"],
     "_regions": ["tests/test_regions.py", "tests/author"],
     "_show": ["tests/draw"],

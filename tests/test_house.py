@@ -28,7 +28,7 @@ FLOORS = (
     "_jax", "_rules", "_launch", "_tpu", "_receipt", "_draw", "_judge", "_check", "_examine",
     "_show", "__init__",
 )  # fmt: skip
-GROUND = ("_regions", "_puzzle", "_ladders")  # for `_judge` and all above it
+GROUND = ("_regions", "_record", "_puzzle", "_ladders")  # for `_judge` and all above it
 
 
 def allowed(floor: str) -> set[str]:

@@ -68,6 +68,7 @@ def with_text(name: str, report: Report) -> Report:
         return report
     puzzle = find(name)
     report.undone = review.undone(puzzle.path, puzzle.file)
+    report.undone += review.undone(puzzle.record_path, puzzle.record_file)
     report.problems += review.text_problems(puzzle)
     from puzzles._author.cells import leaks  # needs the author's extra
 

@@ -16,7 +16,8 @@ from puzzles import _regions
 from puzzles._author.report import problem
 from puzzles._judge import Case, Verdict, at_scale, cases, fresh_cases, judge, judge_fresh
 from puzzles._launch import keeping_traces, kernels, trace_call
-from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
+from puzzles._puzzle import Puzzle, load, starter_function, variant
+from puzzles._record import Alternative, Mistake
 from puzzles._rules import to_author
 from puzzles._tpu import Compiler
 
@@ -74,8 +75,7 @@ def alternative_problem(
 def _who(puzzle: Puzzle, change: Alternative) -> str:
     """Where a mistake or an alternative stands, and what it is called."""
     kind = "mistake" if isinstance(change, Mistake) else "alternative"
-    place = puzzle.place(f'"{change.name}"')
-    return f"{place}: {kind} '{change.name}'"
+    return f"{puzzle.place_of(change)}: {kind} '{change.name}'"
 
 
 def _rejected(

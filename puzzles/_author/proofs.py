@@ -1,7 +1,8 @@
 """What was proven before, and of what: an edit of one rung proves one rung anew.
 
-A proof is known by all that it rests on: the rung's module and those of ladders that it imports or
-finds, the engine, the versions of Python, NumPy and JAX, and libtpu's where its compiler is asked.
+A proof is known by all that it rests on: the rung's module and record, the modules of ladders that
+it imports or finds, the engine, the versions of Python, NumPy and JAX, and libtpu's where its
+compiler is asked.
 """
 
 from __future__ import annotations
@@ -83,11 +84,11 @@ def _engine() -> bytes:
 
 
 def _rests_on(rung: str) -> set[Path]:
-    """The module of a rung, and the ladders' modules that it reaches, through others, too."""
+    """The record of a rung, its module and the modules of ladders that it reaches."""
     homes = [folder_of(name) for name in ladders()]
     folders = {*homes, *(home.parent for home in homes)}
     waiting = [folder_of(ladder_of(rung)) / f"{rung}.py"]
-    found: set[Path] = set()
+    found = {path for path in [waiting[0].with_suffix(".toml")] if path.exists()}
     while waiting:
         path = waiting.pop()
         if path not in found and path.exists():

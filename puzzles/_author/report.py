@@ -10,6 +10,7 @@ from pathlib import Path
 from puzzles import _regions
 from puzzles._author.repository import at_line
 from puzzles._ladders import folder_of, front_page, ladder_of
+from puzzles._record import RecordError
 from puzzles._rules import to_author
 
 
@@ -59,6 +60,8 @@ def plural(count: int, noun: str) -> str:
 
 def raised(name: str, error: Exception) -> str:
     """Where in a ladder's own files an exception came from, and what it says."""
+    if isinstance(error, RecordError):
+        return to_author("raised", error=error)
     ladder = ladder_of(name)
     folder = folder_of(ladder)
     shown = front_page(ladder).removesuffix("__init__.py")

@@ -18,14 +18,15 @@ _IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]*)\)")
 
 def text_problems(puzzle: Puzzle) -> Iterator[str]:
     """Everything that a reader of the module would miss, each with its place and remedy."""
-    for noun, some, least in (
-        ("hint", puzzle.hints, 3),
-        ("mistake", puzzle.mistakes, 3),
-        ("alternative", puzzle.alternatives, 2),  # else an audit may be too strict, unseen
+    for noun, some, least, place in (
+        ("hint", puzzle.hints, 3, puzzle.place("hints=")),
+        ("mistake", puzzle.mistakes, 3, f"{puzzle.record_file}:1"),
+        # Without alternatives an audit may be too strict, and nobody sees it.
+        ("alternative", puzzle.alternatives, 2, f"{puzzle.record_file}:1"),
     ):
         if len(some) < least:
             count = plural(len(some), noun)
-            yield problem(puzzle.place(f"{noun}s="), "few", count=count, least=least)
+            yield problem(place, "few", count=count, least=least)
     if not puzzle.explain.strip():
         yield problem(puzzle.place("explain="), "no explanation")
     for dims in puzzle.cases:
@@ -78,7 +79,8 @@ def ladder_problems(name: str) -> Iterator[str]:
         for rung in module.RUNGS if other != name else ():
             if rung in ladder_module(other).RUNGS:
                 yield problem(f"{page}:1", "rung of two ladders", rung=rung, other=other)
-    for path in sorted(folder_of(name).glob("[!_]*.py")):
+    folder = folder_of(name)
+    for path in sorted([*folder.glob("[!_]*.py"), *folder.glob("[!_]*.toml")]):
         if path.stem not in module.RUNGS:
             shown = page.removesuffix("__init__.py") + path.name
             yield problem(shown, "stray file", name=path.stem, page=page)

@@ -62,8 +62,7 @@ def new_ladder(name: str, root: Path, first: str | None = None) -> list[Path]:
     last = max((getattr(ladder_module(one), "ORDER", 0) for one in ladders()), default=0)
     front = re.sub(r"(?m)^ORDER = \d+", f"ORDER = {last + 1}", front)
     _write(folder / name / "__init__.py", with_rung(front, first))
-    _write(folder / name / f"{first}.py", rung_text(first))
-    written = [folder / name / "__init__.py", folder / name / f"{first}.py"]
+    written = [folder / name / "__init__.py", *_write_rung(folder / name, first)]
     if folder.name != "puzzles":
         path = root / "pyproject.toml"
         _write(path, with_entry_point(path.read_text(encoding="utf-8"), name, folder.name))
@@ -85,9 +84,9 @@ def new_puzzle(
     if path.exists():
         raise BuildError(to_author("rung exists", path=path, name=name))
     text = with_rung(front.read_text(encoding="utf-8"), name)
-    _write(path, rung_text(name, like, bare))
+    written = _write_rung(folder, name, like, bare)
     _write(front, text)
-    return [path, front]
+    return [*written, front]
 
 
 def with_entry_point(settings: str, name: str, package: str) -> str:
@@ -111,12 +110,21 @@ def with_rung(front: str, name: str) -> str:
     raise BuildError(to_author("no RUNGS", name=name))
 
 
-def rung_text(name: str, like: str | None = None, bare: bool = False) -> str:
+def _write_rung(folder: Path, name: str, like: str | None = None, bare: bool = False) -> list[Path]:
+    """Write a puzzle's module and its record."""
+    paths = [folder / f"{name}{suffix}" for suffix in (".py", ".toml")]
+    for path in paths:
+        _write(path, rung_text(name, like, bare, path.suffix))
+    return paths
+
+
+def rung_text(name: str, like: str | None = None, bare: bool = False, suffix: str = ".py") -> str:
     """The text of the example, or of a rung like the new one, under another name.
 
-    bare: without the example's manual; one comment is left, as in a copy.
+    bare: without the example's manual; one comment is left, as in a copy. suffix: ".toml" for the
+    text of its record.
     """
-    path = find(like).path if like else EXAMPLE / f"{_RUNG}.py"
+    path = (find(like).path if like else EXAMPLE / _RUNG).with_suffix(suffix)
     old = rf"(?<![\w/]){like or _RUNG}(?=\b|_)"  # not in the path of a picture
     text = re.sub(old, name, path.read_text(encoding="utf-8"))
     if like or bare:

@@ -68,7 +68,7 @@ def add_reversed_blocks(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[A
 # show(add_reversed_blocks)
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles import Puzzle, array, rng
 from puzzles.basics._audits import counted
 
 
@@ -93,7 +93,9 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # every element is needed once
-    par=lambda launch: f"{counted(launch.inputs[1].transfers, 'block of y')} in {counted(launch.steps, 'step')}",
+    par=lambda launch: (
+        f"{counted(launch.inputs[1].transfers, 'block of y')} in {counted(launch.steps, 'step')}"
+    ),
     hints=[
         "Which block of `y` does the first step need? And the last one, when there are n blocks?",
         "Block indices run from 0 to n - 1. An index map returns a tuple with one block index for "
@@ -102,141 +104,4 @@ PUZZLE = Puzzle(
     ],
     explain="""The index map is evaluated before the step it belongs to, so that the block is on its
     way in good time. The body never learns that anything was reordered.""",
-    mistakes=[
-        Mistake(
-            "does not reverse anything",
-            old="return (n - 1 - i,)",
-            new="return (i,)",
-            says="step i still gets block i of y",
-        ),
-        Mistake(
-            "takes the last block of y at every step",
-            old="return (n - 1 - i,)",
-            new="return (n - 1,)",
-            says="an index map that ignores `i` always names the same block",
-        ),
-        Mistake(
-            "reverses the elements of each block as well",
-            old="x_ref[...] + y_ref[...]",
-            new="x_ref[...] + y_ref[...][::-1]",
-            says="blocks change places, the elements inside them do not",
-        ),
-        Mistake(
-            "counts one block too many",
-            old="return (n - 1 - i,)",
-            new="return (n - i,)",
-            says="block n does not exist; the last one is n - 1",
-        ),
-        Mistake(
-            "begins again at the first block",
-            old="(n - 1 - i,)",
-            new="((n - i) % n,)",
-            says="step 0 gets block 0 of y, since n % n is 0; it should get the last one, n - 1",
-        ),
-        Mistake(
-            "has a block count written into it",
-            old="return (n - 1 - i,)",
-            new="return (4 - i,)",
-            says="it fits five blocks only; compute it from `n`",
-        ),
-        Mistake(
-            "uses a negative block index",
-            old="return (n - 1 - i,)",
-            new="return (-1 - i,)",
-            says="negative indices do not wrap on a TPU",
-            stage="memory",
-        ),
-        Mistake(
-            "counts in elements",
-            old="return (n - 1 - i,)",
-            new="return ((n - 1 - i) * bn,)",
-            says="an index map counts in blocks, and the interpreter clamps what lies outside",
-        ),
-        Mistake(
-            "reverses x's blocks as well as y's",
-            edits=(
-                (
-                    "pl.BlockSpec((bn,), lambda i: (i,)),\n            pl.BlockSpec((bn,), y_index_map)",
-                    "pl.BlockSpec((bn,), y_index_map),\n            pl.BlockSpec((bn,), y_index_map)",
-                ),
-            ),
-            says="step i gets block n - 1 - i of both; x should keep block i",
-        ),
-        Mistake(
-            "keeps all of y in VMEM",
-            edits=(
-                ("pl.BlockSpec((bn,), y_index_map)", "pl.BlockSpec((n * bn,), lambda i: (0,))"),
-                ("x_ref[...] + y_ref[...]", "x_ref[...] + y_ref[pl.ds(_start(x_ref), 1024)]"),
-            ),
-            code="""
-def _start(x_ref):
-    return (pl.num_programs(0) - 1 - pl.program_id(0)) * x_ref.shape[0]
-""",
-            says="`y_ref` takes 64 MiB, all of it as one block",
-            stage="work",
-        ),
-        Mistake(
-            "reverses y before the kernel sees it",
-            edits=(
-                ("return (n - 1 - i,)", "return (i,)"),
-                (")(x, y)", ")(x, y.reshape(n, bn)[::-1].reshape(-1))"),
-            ),
-            says="works on the data outside the kernel",
-            stage="pallas",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "walks y forwards, x and the output backwards",
-            edits=(
-                ("return (n - 1 - i,)", "return (i,)"),
-                (
-                    "pl.BlockSpec((bn,), lambda i: (i,)),\n            pl.BlockSpec((bn,), y_index_map)",
-                    "pl.BlockSpec((bn,), lambda i: (n - 1 - i,)),\n"
-                    "            pl.BlockSpec((bn,), y_index_map)",
-                ),
-                (
-                    "out_specs=pl.BlockSpec((bn,), lambda i: (i,))",
-                    "out_specs=pl.BlockSpec((bn,), lambda i: (n - 1 - i,))",
-                ),
-            ),
-        ),
-        Alternative(
-            "asks the grid for the number of blocks",
-            old="return (n - 1 - i,)",
-            new="return (jnp.int32(n) - (i + 1),)",
-        ),
-        Alternative(
-            "writes the map elsewhere and binds n to it, under jit",
-            code="""
-import functools
-
-
-def from_the_end(i, *, count):
-    return jax.lax.sub(count - 1, i)
-
-
-@jax.jit
-def add_reversed_blocks(x, y):
-    n = x.size // 1024
-    forward, backward = (
-        pl.BlockSpec((1024,), index_map)
-        for index_map in (lambda i: i, functools.partial(from_the_end, count=n))
-    )
-    return pl.pallas_call(
-        add_reversed_blocks_kernel,
-        grid=n,
-        in_specs=[forward, backward],
-        out_specs=forward,
-        out_shape=jax.ShapeDtypeStruct((n * 1024,), y.dtype),
-        interpret=INTERPRET,
-    )(x, y)
-""",
-        ),
-        Alternative(
-            "puts the index together bit by bit",
-            old="return (n - 1 - i,)",
-            new="left = n - 1 - i\n        return sum((left >> bit & 1) << bit for bit in range(20))",
-        ),
-    ],
 )

@@ -65,7 +65,7 @@ def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 # </details>
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles import Puzzle, array, rng
 
 
 def make_inputs(key, M, N):
@@ -96,109 +96,4 @@ PUZZLE = Puzzle(
     ],
     explain="""Reading a Ref gives a value, assigning to one fills the buffer. The two copies
     between HBM and VMEM are made by `pallas_call`, before and after the kernel runs.""",
-    mistakes=[
-        Mistake(
-            "adds one instead of ten",
-            old="x_ref[...] + 10",
-            new="x_ref[...] + 1",
-            says="read the spec once more",
-        ),
-        Mistake(
-            "writes only the first eight rows",
-            old="o_ref[...] = x_ref[...] + 10",
-            new="o_ref[:8] = x_ref[:8] + 10",
-            says="the rows below keep what was in the buffer before, garbage",
-        ),
-        Mistake(
-            "writes one row only",
-            old="o_ref[...] = x_ref[...] + 10",
-            new="o_ref[0] = x_ref[0] + 10",
-            says="`[0]` means the first row of the Ref, and the other rows keep what was in the "
-            "buffer before, garbage (NaN here); `[...]` means all of it",
-        ),
-        Mistake(
-            "writes one element only",
-            old="o_ref[...] = x_ref[...] + 10",
-            new="o_ref[0, 0] = x_ref[0, 0] + 10",
-            says="`[0, 0]` is one element of the Ref, and the others keep what was in the buffer "
-            "before, garbage (NaN here); `[...]` means all of it",
-        ),
-        Mistake(
-            "leaves garbage in its output",
-            old="o_ref[...] = x_ref[...] + 10",
-            new="y = x_ref[...] + 10",
-            says="nothing was stored in it, or something was added to what it held. "
-            "`o_ref[...] = ...` fills the buffer; `o_ref = ...` only renames a Python variable, and "
-            "`o_ref[...] += ...` adds to what was there before",
-        ),
-        Mistake(
-            "adds outside the kernel",
-            edits=(("x_ref[...] + 10", "x_ref[...]"), ("    )(x)", "    )(x) + 10")),
-            says="works on the data outside the kernel",
-            stage="pallas",
-        ),
-        Mistake(
-            "returns the sum",
-            old="o_ref[...] = x_ref[...] + 10",
-            new="return x_ref[...] + 10",
-            says="A kernel returns nothing",
-            stage="error",
-        ),
-        Mistake(
-            "adds to the Ref itself",
-            old="o_ref[...] = x_ref[...] + 10",
-            new="o_ref[...] = x_ref + 10",
-            says="A Ref is a handle to memory",
-            stage="error",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "writes row by row",
-            old="o_ref[...] = x_ref[...] + 10",
-            new="for row in range(x_ref.shape[0]):\n        o_ref[row, :] = x_ref[row, :] + 10.0",
-        ),
-        Alternative(
-            "makes its kernel in a factory, under jit",
-            code="""
-def adder(n):
-    return lambda x_ref, o_ref: o_ref.__setitem__(slice(None), jnp.add(x_ref[:], n))
-
-
-@jax.jit
-def add_ten(x):
-    return pl.pallas_call(adder(10.0), out_shape=jax.typeof(x), interpret=INTERPRET)(x)
-""",
-        ),
-        Alternative(
-            "takes a grid of blocks, eight rows each, and a block of tens",
-            code="""
-def add_ten(x):
-    M, N = x.shape
-
-    def kernel(x_ref, o_ref):
-        ten = jnp.full(x_ref.shape, 10, dtype=o_ref.dtype)
-        o_ref[:, :] = ten + x_ref[:, :]
-
-    block = pl.BlockSpec(block_shape=(8, N), index_map=lambda i: (i, 0))
-    return pl.pallas_call(
-        kernel,
-        grid=M // 8,
-        in_specs=[block],
-        out_specs=block,
-        out_shape=jax.ShapeDtypeStruct(x.shape, jnp.float32),
-        interpret=INTERPRET,
-    )(x)
-""",
-        ),
-        Alternative(
-            "adds rows in a fori_loop",
-            old="o_ref[...] = x_ref[...] + 10",
-            new="""def rows(n, _):
-        here = pl.ds(pl.multiple_of(8 * n, 8), 8)
-        o_ref[here, :] = x_ref[here, :] + 10
-
-    jax.lax.fori_loop(0, x_ref.shape[0] // 8, rows, None)""",
-        ),
-    ],
 )

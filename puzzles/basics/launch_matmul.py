@@ -86,7 +86,7 @@ def launch_matmul(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array
 # nothing, and one idles.
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
+from puzzles import Launch, Puzzle, array, rng
 from puzzles.basics._audits import counted, product_by_dots
 
 
@@ -124,9 +124,6 @@ def audit(launch: Launch, *, args) -> None:
     )
 
 
-_A = "pl.BlockSpec((bk, bm), lambda i, j, k: (k, i))"
-_SEMANTICS = '("parallel", "parallel", "arbitrary")'
-
 PUZZLE = Puzzle(
     spec=launch_matmul_spec,
     solution=launch_matmul,
@@ -134,7 +131,9 @@ PUZZLE = Puzzle(
     cases=[dict(K=1024, M=384, N=1024), dict(K=768, M=256, N=512)],
     fresh=fresh,
     scale=scale,
-    par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {counted(launch.steps, 'step')}",
+    par=lambda launch: (
+        f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {counted(launch.steps, 'step')}"
+    ),
     hints=[
         "Begin with the output: step (i, j, k) works on block (i, j). Which block of `a`, stored as "
         "K × M, does it need?",
@@ -146,174 +145,5 @@ PUZZLE = Puzzle(
     explain="""Storing `a` transposed changes its BlockSpec and the axis that the kernel contracts,
     nothing else. Output blocks are independent, so i and j are parallel; k carries the accumulator
     from step to step, so it stays in order.""",
-    mistakes=[
-        Mistake(
-            "fetches the blocks of `a` as if it were not transposed",
-            old=_A,
-            new="pl.BlockSpec((bk, bm), lambda i, j, k: (i, k))",
-            says="`a` is stored as K × M, so its map returns k first",
-        ),
-        Mistake(
-            "names the arguments of `a`'s index map in another order than the grid",
-            old=_A,
-            new="pl.BlockSpec((bk, bm), lambda k, i, j: (k, i))",
-            says="an index map gets the program ids in the grid's order, here i, j, k, whatever you "
-            "call them",
-        ),
-        Mistake(
-            "gives `a` blocks of the wrong shape",
-            old=_A,
-            new="pl.BlockSpec((bm, bk), lambda i, j, k: (k, i))",
-            says="The axes that are summed over must be equally long",
-            stage="error",
-        ),
-        Mistake(
-            "puts k elsewhere than last in the grid",
-            old="grid=(M // bm, N // bn, K // bk)",
-            new="grid=(K // bk, M // bm, N // bn)",
-            says="the kernel and the index maps read k from the last grid axis",
-        ),
-        Mistake(
-            "walks k first",
-            edits=(
-                ("grid=(M // bm, N // bn, K // bk)", "grid=(K // bk, M // bm, N // bn)"),
-                (_A, _A.replace("i, j, k:", "k, i, j:")),
-                ("lambda i, j, k: (k, j)", "lambda k, i, j: (k, j)"),
-                ("lambda i, j, k: (i, j)", "lambda k, i, j: (i, j)"),
-                (_SEMANTICS, '("arbitrary", "parallel", "parallel")'),
-            ),
-            says="the kernel asks `pl.program_id(2)` for k, so k has to be the last axis of the grid, and "
-            "of the semantics",
-        ),
-        Mistake(
-            "counts columns of blocks first in the grid, and rows in the maps",
-            old="grid=(M // bm, N // bn, K // bk)",
-            new="grid=(N // bn, M // bm, K // bk)",
-            says="the first program id runs over the first entry of the grid: with `i` for rows, that is "
-            "M // bm",
-        ),
-        Mistake(
-            "swaps the block indices of the output",
-            old="pl.BlockSpec((bm, bn), lambda i, j, k: (i, j))",
-            new="pl.BlockSpec((bm, bn), lambda i, j, k: (j, i))",
-            says="`i` counts blocks of rows of the result",
-        ),
-        Mistake(
-            "stops one K block short",
-            old="K // bk)",
-            new="K // bk - 1)",
-            says="the last K block is missing from every sum",
-        ),
-        Mistake(
-            "reuses the first K block of `b`",
-            old="lambda i, j, k: (k, j)",
-            new="lambda i, j, k: (0, j)",
-            says="`b`'s map ignores k",
-        ),
-        Mistake(
-            "promises that k is parallel",
-            old=_SEMANTICS,
-            new='("parallel", "parallel", "parallel")',
-            says="which differ along axis 2, marked 'parallel'",
-            stage="memory",
-        ),
-        Mistake(
-            "promises nothing",
-            old="""        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary")
-        ),
-""",
-            new="",
-            says="promises nothing about its axes",
-            stage="work",
-        ),
-        Mistake(
-            "promises too little",
-            old=_SEMANTICS,
-            new='("arbitrary", "arbitrary", "arbitrary")',
-            says="can be shared out among cores",
-            stage="work",
-        ),
-        Mistake(
-            "takes all of K in one block",
-            old="bm, bk, bn = 128, 256, 512",
-            new="bm, bk, bn = 128, K, 512",
-            says="for blocks of (16384, 512): take smaller ones",
-            stage="work",
-        ),
-        Mistake(
-            "forgets the scratch",
-            old="        scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],\n",
-            new="",
-            says="A kernel receives one Ref",
-            stage="error",
-        ),
-        Mistake(
-            "cuts blocks of 64 columns",
-            old="bm, bk, bn = 128, 256, 512",
-            new="bm, bk, bn = 64, 256, 512",
-            says="the last breaks that (64 is not)",
-            stage="tpu",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "walks the output blocks column by column",
-            edits=(
-                ("grid=(M // bm, N // bn, K // bk)", "grid=(N // bn, M // bm, K // bk)"),
-                (_A, "pl.BlockSpec((bk, bm), lambda j, i, k: (k, i))"),
-                ("lambda i, j, k: (k, j)", "lambda j, i, k: (k, j)"),
-                (
-                    "pl.BlockSpec((bm, bn), lambda i, j, k: (i, j))",
-                    "pl.BlockSpec((bm, bn), lambda j, i, k: (i, j))",
-                ),
-            ),
-        ),
-        Alternative(
-            "takes other blocks",
-            old="bm, bk, bn = 128, 256, 512",
-            new="bm, bk, bn = 128, 64, 256",
-        ),
-        Alternative(
-            "hands over a GridSpec, enums and named index maps, under jit",
-            code="""
-@jax.jit
-def launch_matmul(a, b):
-    (K, M), (_, N) = a.shape, b.shape
-
-    def rows(i, j, k):
-        return k, i
-
-    def columns(i, j, k):
-        del i
-        return [k, j]
-
-    word = pltpu.GridDimensionSemantics
-    call = pl.pallas_call(
-        kernel=launch_matmul_kernel,
-        out_shape=jax.ShapeDtypeStruct(shape=(M, N), dtype=a.dtype),
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=0,
-            grid=(pl.cdiv(M, 128), pl.cdiv(N, 256), pl.cdiv(K, 128)),
-            in_specs=(pl.BlockSpec((128, 128), rows), pl.BlockSpec((128, 256), columns)),
-            out_specs=pl.BlockSpec(index_map=lambda i, j, k: (i, j), block_shape=(128, 256)),
-            scratch_shapes=(pltpu.VMEM((128, 256), "float32"),),
-        ),
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=[word.PARALLEL, word.PARALLEL, word.ARBITRARY]
-        ),
-        interpret=INTERPRET,
-    )
-    return call(a, b)
-""",
-        ),
-        Alternative(
-            "takes all of the output's columns in one block",
-            edits=(
-                ("bm, bk, bn = 128, 256, 512", "bm, bk, bn = 128, 128, N"),
-                ("grid=(M // bm, N // bn, K // bk)", "grid=(M // bm, 1, K // bk)"),
-            ),
-        ),
-    ],
     audit=audit,
 )

@@ -55,7 +55,7 @@ def launch_vector_add(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[A
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles import Puzzle, array, rng
 from puzzles.basics._audits import counted
 
 
@@ -71,21 +71,6 @@ def scale(M=16300, N=16100):
 
 def fresh(r):
     return dict(M=int(r.choice([40, 200, 300, 520])), N=int(r.choice([900, 1300])))
-
-
-_GRID = "grid=(pl.cdiv(M, bm), pl.cdiv(N, bn))"
-_SPEC = "pl.BlockSpec((bm, bn), lambda i, j: (i, j))"
-_OUT = f"out_specs={_SPEC}"
-_IN = f"in_specs=[\n            {_SPEC},\n            {_SPEC},\n        ]"
-
-
-def _with(spec: str, grid: str = _GRID) -> tuple[tuple[str, str], ...]:
-    """Edits that put one BlockSpec in all three places."""
-    return (
-        (_IN, f"in_specs=[{spec}, {spec}]"),
-        (_OUT, f"out_specs={spec}"),
-        (_GRID, grid),
-    )
 
 
 PUZZLE = Puzzle(
@@ -109,146 +94,4 @@ PUZZLE = Puzzle(
     explain="""One step, one output block, and the same block of both inputs. The grid counts blocks,
     so it is the array's shape divided by the block's, rounded up; what hangs over the edge is read
     as garbage, added to garbage, and dropped.""",
-    mistakes=[
-        Mistake(
-            "takes everything in one block",
-            edits=_with("pl.BlockSpec((M, N), lambda: (0, 0))", "grid=()"),
-            says="all of it as one block: cut it into smaller ones",
-            stage="work",
-        ),
-        Mistake(
-            "counts whole blocks only",
-            old=_GRID,
-            new="grid=(M // bm, N // bn)",
-            says="`//` rounds down, so no grid step holds the ragged blocks along the lower and the "
-            "right edge; `pl.cdiv` rounds up",
-        ),
-        Mistake(
-            "has a grid one step too long",
-            old=_GRID,
-            new="grid=(pl.cdiv(M, bm), pl.cdiv(N, bn) + 1)",
-            says="out of bounds",
-            stage="memory",
-        ),
-        Mistake(
-            "gives the whole arrays to every step",
-            edits=_with("pl.BlockSpec((M, N), lambda i, j: (0, 0))"),
-            says="all of it as one block: cut it into smaller ones",
-            stage="work",
-        ),
-        Mistake(
-            "takes whole rows in one block",
-            edits=_with("pl.BlockSpec((bm, N), lambda i: (i, 0))", "grid=(pl.cdiv(M, bm),)"),
-            says="for blocks of (64, 16100): take smaller ones",
-            stage="work",
-        ),
-        Mistake(
-            "takes whole columns in one block",
-            edits=_with("pl.BlockSpec((M, bn), lambda j: (0, j))", "grid=(pl.cdiv(N, bn),)"),
-            says="for blocks of (16300, 256): take smaller ones",
-            stage="work",
-        ),
-        Mistake(
-            "swaps rows and columns of blocks",
-            edits=_with("pl.BlockSpec((bm, bn), lambda i, j: (j, i))"),
-            says="this grid counts blocks of rows along `i` and blocks of columns along `j`: return "
-            "(i, j), or turn the grid round as well",
-        ),
-        Mistake(
-            "takes the numbers of blocks for the shape of a block",
-            edits=_with("pl.BlockSpec((pl.cdiv(M, bm), pl.cdiv(N, bn)), lambda i, j: (i, j))"),
-            says="`pl.cdiv` says how many blocks there are, and each is bm by bn: the first belongs in "
-            "`grid`, the second in every BlockSpec",
-        ),
-        Mistake(
-            "counts in elements",
-            edits=_with("pl.BlockSpec((bm, bn), lambda i, j: (i * bm, j * bn))"),
-            says="index maps count in blocks: all steps but the first point outside",
-        ),
-        Mistake(
-            "leaves out the last column of blocks",
-            old=_GRID,
-            new="grid=(pl.cdiv(M, bm), N // bn)",
-            says="no grid step holds them: N is no multiple of bn, and `//` rounds down where "
-            "`pl.cdiv` rounds up",
-        ),
-        Mistake(
-            "leaves out the last row of blocks",
-            old=_GRID,
-            new="grid=(M // bm, pl.cdiv(N, bn))",
-            says="no grid step holds them: M is no multiple of bm, and `//` rounds down where "
-            "`pl.cdiv` rounds up",
-        ),
-        Mistake(
-            "writes the first row of blocks only",
-            edits=_with("pl.BlockSpec((bm, bn), lambda j: (0, j))", "grid=(pl.cdiv(N, bn),)"),
-            says="no grid step holds the others; the grid needs an axis that counts blocks of rows, "
-            "and one that counts blocks of columns",
-        ),
-        Mistake(
-            "reads one y block for a whole row",
-            old=f"            {_SPEC},\n        ],",
-            new="            pl.BlockSpec((bm, bn), lambda i, j: (i, 0)),\n        ],",
-            says="`y`'s index map ignores `j`",
-        ),
-        Mistake(
-            "pads both arrays in HBM first",
-            old=")(x, y)",
-            new=")(*(jnp.pad(v, ((0, -M % bm), (0, -N % bn))) for v in (x, y)))",
-            says="`pad` in `)(*(jnp.pad(v,",
-            stage="work",
-        ),
-        Mistake(
-            "cuts blocks of 64 columns",
-            edits=_with(
-                "pl.BlockSpec((bm, 64), lambda i, j: (i, j))", "grid=(pl.cdiv(M, bm), pl.cdiv(N, 64))"
-            ),
-            says="the last breaks that (64 is not)",
-            stage="tpu",
-        ),
-        Mistake(
-            "cuts blocks of 4 rows",
-            edits=_with(
-                "pl.BlockSpec((4, bn), lambda i, j: (i, j))", "grid=(pl.cdiv(M, 4), pl.cdiv(N, bn))"
-            ),
-            says="the second-last breaks that (4 is not)",
-            stage="tpu",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "walks column by column",
-            edits=_with(
-                "pl.BlockSpec((bm, bn), lambda j, i: (i, j))", "grid=(pl.cdiv(N, bn), pl.cdiv(M, bm))"
-            ),
-        ),
-        Alternative(
-            "takes strips of eight whole rows",
-            edits=_with("pl.BlockSpec((8, N), lambda i: (i, 0))", "grid=(pl.cdiv(M, 8),)"),
-        ),
-        Alternative(
-            "takes the smallest legal blocks, and counts them without cdiv",
-            edits=_with("pl.BlockSpec((8, 512), lambda i, j: (i, j))", "grid=((M + 7) // 8, -(-N // 512))"),
-        ),
-        Alternative(
-            "goes down a flat list of blocks, all specs from one function, under jit",
-            code="""
-@jax.jit
-def launch_vector_add(x, y):
-    across = pl.cdiv(x.shape[1], 128)
-
-    def spec(rows=64):
-        return pl.BlockSpec(index_map=lambda n: (n // across, n % across), block_shape=(rows, 128))
-
-    return pl.pallas_call(
-        kernel=launch_vector_add_kernel,
-        grid_spec=pl.GridSpec(
-            grid=pl.cdiv(x.shape[0], 64) * across, in_specs=(spec(), spec()), out_specs=spec()
-        ),
-        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
-        interpret=INTERPRET,
-    )(x, y)
-""",
-        ),
-    ],
 )

@@ -80,7 +80,7 @@ def matmul_bf16(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
+from puzzles import Launch, Puzzle, array, rng
 from puzzles.basics._audits import counted, narrow, product_by_dots
 
 
@@ -100,7 +100,9 @@ def scale(M=4096, K=16384, N=2048):
 def fresh(r):
     if r.integers(4):  # mostly the first case, which is traced by now, with other data
         return dict(M=128, K=2048, N=256)
-    M, K, N = [(128, 4096, 128), (384, 1024, 128), (128, 1024, 640), (128, 2048, 384)][r.integers(4)]
+    M, K, N = [(128, 4096, 128), (384, 1024, 128), (128, 1024, 640), (128, 2048, 384)][
+        r.integers(4)
+    ]
     return dict(M=M, K=K, N=N)
 
 
@@ -109,10 +111,6 @@ def audit(launch: Launch, *, args) -> None:
     product_by_dots(launch, M, K, N)
     narrow(launch)
 
-
-_DOT = "jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)"
-_ADD = f"    acc_ref[...] += {_DOT}\n"
-_STORE = "o_ref[...] = acc_ref[...].astype(o_ref.dtype)"
 
 PUZZLE = Puzzle(
     picture=False,  # tiled_matmul's, unchanged: what is new is a dtype
@@ -125,7 +123,9 @@ PUZZLE = Puzzle(
     ],
     fresh=fresh,
     scale=scale,
-    par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {counted(launch.steps, 'step')}",
+    par=lambda launch: (
+        f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {counted(launch.steps, 'step')}"
+    ),
     hints=[
         "It is tiled_matmul, but two places decide the precision: what a dot returns, and when the "
         "sum is rounded.",
@@ -136,174 +136,5 @@ PUZZLE = Puzzle(
     ],
     explain="""The matrix unit multiplies bf16 and sums in f32, so f32 accumulation costs nothing
     extra in the dots. Rounding once, at the store, loses no more than the output type has to.""",
-    mistakes=[
-        Mistake(
-            "keeps the running sum in bf16",
-            edits=(
-                ("pltpu.VMEM((bm, bn), jnp.float32)", "pltpu.VMEM((bm, bn), jnp.bfloat16)"),
-                (_DOT, f"{_DOT}.astype(jnp.bfloat16)"),
-            ),
-            says="each addition rounds a sum that grows to 64 and more to 8 bits, to a multiple of "
-            "1/8, 1/4 or 1/2, and the result is only about 2",
-        ),
-        Mistake(
-            "rounds every block product to bf16",
-            old=_DOT,
-            new=f"{_DOT}.astype(jnp.bfloat16)",
-            says="an f32 accumulator cannot get back what the product has lost",
-        ),
-        Mistake(
-            "lets the dot return bf16",
-            old=", preferred_element_type=jnp.float32",
-            new="",
-            says="the dot of two bf16 blocks is rounded to bf16 unless you ask for f32, by "
-            "`preferred_element_type=jnp.float32`; no cast gets back what it has lost",
-        ),
-        Mistake(
-            "rounds the running sum at every step",
-            old=_ADD,
-            new="    total = acc_ref[...] + " + _DOT + "\n"
-            "    acc_ref[...] = total.astype(jnp.bfloat16).astype(jnp.float32)\n",
-            says="an f32 accumulator that is cast to bf16 at every step is a bf16 one: round once, at the "
-            "store",
-        ),
-        Mistake(
-            "rounds the sum before the last block is added",
-            edits=(
-                (
-                    _ADD,
-                    f"    product = {_DOT}\n"
-                    "    last = k == pl.num_programs(2) - 1\n"
-                    "    before = acc_ref[...]\n"
-                    "    rounded = before.astype(o_ref.dtype).astype(jnp.float32)\n"
-                    "    acc_ref[...] = jnp.where(last, rounded, before) + product\n",
-                ),
-            ),
-            says="one rounding belongs at the store, and this is another one before the last addition",
-        ),
-        Mistake(
-            "multiplies in f32",
-            old=_DOT,
-            new="jnp.dot(a_ref[...].astype(jnp.float32), b_ref[...].astype(jnp.float32), "
-            "preferred_element_type=jnp.float32)",
-            says="leave the blocks in bf16",
-            stage="work",
-        ),
-        Mistake(
-            "stores the f32 sum as it is",
-            old="acc_ref[...].astype(o_ref.dtype)",
-            new="acc_ref[...]",
-            says="What is stored must have the Ref's dtype",
-            stage="error",
-        ),
-        Mistake(
-            "adds the sum to what the output held",
-            old=_STORE,
-            new=_STORE.replace("=", "+="),
-            says="every number is garbage (NaN here): an output block holds garbage until it is written, "
-            "so store with `=`",
-        ),
-        Mistake(
-            "keeps the last K block's product only",
-            old="acc_ref[...] += jnp.dot",
-            new="acc_ref[...] = jnp.dot",
-            says="every step stores its own product over the sum so far: add, by `+=`",
-        ),
-        Mistake(
-            "keeps the first K block's product only",
-            old=_ADD,
-            new=f"    @pl.when(k == 0)\n    def _():\n    {_ADD}",
-            says="the product is added at k = 0 alone: add at every step",
-        ),
-        Mistake(
-            "counts the last K block twice",
-            old=_STORE,
-            new=_STORE.replace("acc_ref[...]", f"(acc_ref[...] + {_DOT})"),
-            says="at the last k its product is in the accumulator already: store what is there",
-        ),
-        Mistake(
-            "swaps the factors",
-            old="jnp.dot(a_ref[...], b_ref[...]",
-            new="jnp.dot(b_ref[...], a_ref[...]",
-            says="what is stored must have the shape of the output block",
-            stage="error",
-        ),
-        Mistake(
-            "contracts the columns of both",
-            old=_DOT,
-            new="jax.lax.dot_general(a_ref[...], b_ref[...], (((1,), (1,)), ((), ())), "
-            "preferred_element_type=jnp.float32)",
-            says="The axes that are summed over must be equally long",
-            stage="error",
-        ),
-        Mistake(
-            "rounds outside of the kernel",
-            edits=(
-                (
-                    "jax.ShapeDtypeStruct((M, N), a.dtype)",
-                    "jax.ShapeDtypeStruct((M, N), jnp.float32)",
-                ),
-                (")(a, b)", ")(a, b).astype(a.dtype)"),
-            ),
-            says="the kernel writes float32",
-            stage="work",
-        ),
-        Mistake(
-            "returns f32",
-            edits=(
-                ("jax.ShapeDtypeStruct((M, N), a.dtype)", "jax.ShapeDtypeStruct((M, N), jnp.float32)"),
-            ),
-            says="wrong dtype: expected bfloat16, got float32",
-        ),
-        Mistake(
-            "takes all of K in one block",
-            old="grid=(M // bm, N // bn, K // bk)",
-            new="grid=(M // bm, N // bn, K // (bk := K))",
-            says="for blocks of (128, 16384): take smaller ones",
-            stage="work",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "stores at every step",
-            old=_ADD,
-            new=f"{_ADD}    o_ref[...] = acc_ref[...].astype(jnp.bfloat16)\n",
-        ),
-        Alternative(
-            "uses matmul and dot_general's own argument",
-            old=_DOT,
-            new="jax.lax.dot_general(a_ref[...], b_ref[...], (((1,), (0,)), ((), ())), "
-            "preferred_element_type=jnp.float32)",
-        ),
-        Alternative("takes other blocks", old="bk: int = 256", new="bk: int = 512"),
-        Alternative(
-            "sums in another order",
-            edits=(
-                ("lambda i, j, k: (i, k)", "lambda i, j, k: (i, K // bk - 1 - k)"),
-                ("lambda i, j, k: (k, j)", "lambda i, j, k: (K // bk - 1 - k, j)"),
-            ),
-        ),
-        Alternative(
-            "chooses by jnp.where, in a kernel from a factory",
-            code="""
-def make_kernel(out, total=jnp.float32):
-    def kernel(a_ref, b_ref, o_ref, acc_ref):
-        product = jax.lax.dot(a_ref[...], b_ref[...], preferred_element_type=total)
-        done = jnp.where(pl.program_id(2) > 0, acc_ref[...] + product, product)
-        acc_ref[...] = done
-        jax.lax.cond(
-            pl.program_id(2) == pl.num_programs(2) - 1,
-            lambda: o_ref.__setitem__(..., done.astype(out)),
-            lambda: None,
-        )
-
-    return kernel
-
-
-matmul_bf16_kernel = make_kernel(jnp.bfloat16)
-matmul_bf16 = jax.jit(matmul_bf16, static_argnames=("bm", "bk", "bn"))
-""",
-        ),
-    ],
     audit=audit,
 )

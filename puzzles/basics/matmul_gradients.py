@@ -104,7 +104,7 @@ def matmul_gradients(
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
+from puzzles import Launch, Puzzle, array, rng
 
 
 def make_inputs(key, M, K, N):
@@ -139,11 +139,6 @@ def audit(da: Launch, db: Launch, *, args) -> None:
     )
 
 
-_G_DA = "pl.BlockSpec((bm, bn), lambda i, j, n: (i, n))"
-_B_DA = "pl.BlockSpec((bk, bn), lambda i, j, n: (j, n))"
-_A_DB = "pl.BlockSpec((bm, bk), lambda i, j, m: (m, i))"
-_G_DB = "pl.BlockSpec((bm, bn), lambda i, j, m: (m, j))"
-
 PUZZLE = Puzzle(
     spec=matmul_gradients_spec,
     solution=matmul_gradients,
@@ -164,151 +159,5 @@ PUZZLE = Puzzle(
     explain="""A product's gradients contract other axes of the same arrays, so these stay in HBM as
     they lie: index maps and dimension numbers say which axes meet. Each launch has the axis that it sums
     over last in its grid.""",
-    mistakes=[
-        Mistake(
-            "transposes b in HBM for da",
-            edits=(
-                ("contract=(1, 1)", "contract=(1, 0)"),
-                (_B_DA, "pl.BlockSpec((bn, bk), lambda i, j, n: (n, j))"),
-                (")(g, b)", ")(g, b.T)"),
-            ),
-            says="`y_ref` has shape (512, 384), and no argument has",
-            stage="work",
-        ),
-        Mistake(
-            "transposes a in HBM for db",
-            edits=(
-                ("contract=(0, 0)", "contract=(1, 0)"),
-                (_A_DB, "pl.BlockSpec((bk, bm), lambda i, j, m: (i, m))"),
-                (")(a, g)", ")(a.T, g)"),
-            ),
-            says="`x_ref` has shape (384, 256), and no argument has",
-            stage="work",
-        ),
-        Mistake(
-            "contracts da as the forward pass does",
-            old="contract=(1, 1)",
-            new="contract=(1, 0)",
-            says="The axes that are summed over must be equally long",
-            stage="error",
-        ),
-        Mistake(
-            "contracts db as the forward pass does",
-            old="contract=(0, 0)",
-            new="contract=(1, 0)",
-            says="db sums over M, which runs down the rows of both `a` and `g`: contract axis 0 of both",
-        ),
-        Mistake(
-            "walks g along its rows for db",
-            old=_G_DB,
-            new="pl.BlockSpec((bm, bn), lambda i, j, m: (j, m))",
-            says="db needs block (m, j) of `g`: its columns are db's, and its rows are summed over",
-        ),
-        Mistake(
-            "contracts the columns of both for db",
-            old="contract=(0, 0)",
-            new="contract=(1, 1)",
-            says="The axes that are summed over must be equally long",
-            stage="error",
-        ),
-        Mistake(
-            "walks b as the forward pass does",
-            old=_B_DA,
-            new="pl.BlockSpec((bk, bn), lambda i, j, n: (n, j))",
-            says="da needs block (j, n) of `b`: its rows are da's columns, and its columns are summed over",
-        ),
-        Mistake(
-            "walks g down its rows for da",
-            old=_G_DA,
-            new="pl.BlockSpec((bm, bn), lambda i, j, n: (n, i))",
-            says="da needs block (i, n) of `g`: its rows are da's, and its columns are summed over",
-        ),
-        Mistake(
-            "walks a along its rows for db",
-            old=_A_DB,
-            new="pl.BlockSpec((bm, bk), lambda i, j, m: (i, m))",
-            says="db needs block (m, i) of `a`: its columns are db's rows, and its rows are summed over",
-        ),
-        Mistake(
-            "takes the first rows of g at every step",
-            old=_G_DB,
-            new="pl.BlockSpec((bm, bn), lambda i, j, m: (0, j))",
-            says="for db, `g`'s index map ignores the axis that is summed over",
-        ),
-        Mistake(
-            "sums da one block short",
-            old="grid=(M // bm, K // bk, N // bn)",
-            new="grid=(M // bm, K // bk, N // bn - 1)",
-            says="the last block of N is missing from every sum of da",
-        ),
-        Mistake(
-            "sums db one block short",
-            old="grid=(K // bk, N // bn, M // bm)",
-            new="grid=(K // bk, N // bn, M // bm - 1)",
-            says="the last block of M is missing from every sum of db",
-        ),
-        Mistake(
-            "counts the axes of da as the forward pass does",
-            old="grid=(M // bm, K // bk, N // bn)",
-            new="grid=(M // bm, N // bn, K // bk)",
-            says="da's columns are counted along K, and N comes last: it is summed over",
-        ),
-        Mistake(
-            "gives the gradients in the other order",
-            old="return da, db",
-            new="return db, da",
-            says="The results come in another order than the spec's",
-        ),
-        Mistake(
-            "takes all of M in one block",
-            old="bm, bk, bn = 128, 128, 256",
-            new="bm, bk, bn = M, 128, 256",
-            says="take smaller ones",
-            stage="work",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "walks da column by column",
-            edits=(
-                ("grid=(M // bm, K // bk, N // bn)", "grid=(K // bk, M // bm, N // bn)"),
-                (_G_DA, "pl.BlockSpec((bm, bn), lambda j, i, n: (i, n))"),
-                (_B_DA, "pl.BlockSpec((bk, bn), lambda j, i, n: (j, n))"),
-                (
-                    "out_specs=pl.BlockSpec((bm, bk), lambda i, j, n: (i, j))",
-                    "out_specs=pl.BlockSpec((bm, bk), lambda j, i, n: (i, j))",
-                ),
-            ),
-        ),
-        Alternative("takes other blocks", old="bm, bk, bn = 128, 128, 256", new="bm, bk, bn = 128, 128, 128"),
-        Alternative(
-            "makes both launches in one helper, under jit",
-            code="""
-def product(x, y, contract, blocks):
-    shape = [x.shape[1 - contract[0]], y.shape[1 - contract[1]], x.shape[contract[0]]]
-
-    def spec(axis, which):
-        index = (lambda *at: (at[2], at[which])) if axis == 0 else (lambda *at: (at[which], at[2]))
-        sizes = (blocks[2], blocks[which]) if axis == 0 else (blocks[which], blocks[2])
-        return pl.BlockSpec(sizes, index)
-
-    return pl.pallas_call(
-        functools.partial(matmul_gradients_kernel, contract=contract),
-        grid=tuple(s // b for s, b in zip(shape, blocks)),
-        in_specs=[spec(contract[0], 0), spec(contract[1], 1)],
-        out_specs=pl.BlockSpec(blocks[:2], lambda i, j, k: (i, j)),
-        out_shape=jax.ShapeDtypeStruct(shape[:2], x.dtype),
-        scratch_shapes=[pltpu.VMEM(blocks[:2], jnp.float32)],
-        interpret=INTERPRET,
-    )(x, y)
-
-
-@jax.jit
-def matmul_gradients(a, b, g):
-    da = product(g, b, (1, 1), (128, 128, 256))
-    return da, product(a, g, (0, 0), (128, 256, 128))
-""",
-        ),
-    ],
     audit=audit,
 )

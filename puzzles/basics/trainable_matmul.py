@@ -102,7 +102,7 @@ def trainable_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Ar
 # map that looks up a table, a softmax that never stores its scores.
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, array, rng, vjp
+from puzzles import Puzzle, array, rng, vjp
 
 
 def make_inputs(key, M, K, N):
@@ -115,7 +115,9 @@ def observe(fn):
 
     def with_gradients(a, b):
         y, pullback = vjp(fn, a, b)
-        return y, *pullback(jax.lax.rev(y, (0, 1)))  # a gradient at the result that is nobody's operand
+        return y, *pullback(
+            jax.lax.rev(y, (0, 1))
+        )  # a gradient at the result that is nobody's operand
 
     def all_three(a, b):
         two = (jnp.concatenate([x[None], jax.lax.rev(x, (0,))[None]]) for x in (a, b))
@@ -137,8 +139,6 @@ def fresh(r):
     return dict(M=M, K=K, N=N)
 
 
-_BACK = "return find(\"matmul_gradients\").solution(a, b, g)"
-
 PUZZLE = Puzzle(
     spec=trainable_matmul_spec,
     solution=trainable_matmul,
@@ -147,10 +147,18 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     observe=observe,
-    outside=["mul", "div", "neg", "max", "min"],  # a gradient that is scaled or clipped is told as such
+    outside=[
+        "mul",
+        "div",
+        "neg",
+        "max",
+        "min",
+    ],  # a gradient that is scaled or clipped is told as such
     picture=False,  # two functions of whole arrays: nothing new moves through space
     results=[
-        f"{what}{how}" for how in ("", " under jit", " under vmap") for what in ("the product", "da", "db")
+        f"{what}{how}"
+        for how in ("", " under jit", " under vmap")
+        for what in ("the product", "da", "db")
     ],
     hints=[
         "Which of a, b and the result do the two gradients need? Look at what the last rung takes.",
@@ -162,174 +170,4 @@ PUZZLE = Puzzle(
     explain="""The rule says what to save and how to come back; what `jax.grad` does around it is no
     different from any other function. Both operands are saved: each is needed for the other's
     gradient.""",
-    mistakes=[
-        Mistake(
-            "takes ones for the gradient at the result",
-            old="solution(a, b, g)",
-            new="solution(a, b, jnp.ones_like(g))",
-            says="`g` is the gradient at the result; it is all ones only if the loss is a sum",
-        ),
-        Mistake(
-            "takes the product for the gradient at the result",
-            edits=(
-                ("product(a, b), (a, b)", "product(a, b), (a, b, product(a, b))"),
-                ("a, b = residuals", "a, b, y = residuals"),
-                ("solution(a, b, g)", "solution(a, b, y)"),
-            ),
-            says="`g` comes from whatever follows the product, and the product itself is not it",
-        ),
-        Mistake(
-            "hands on an operand for the gradient at the result",
-            old="solution(a, b, g)",
-            new="solution(a, b, a)",
-            says="what `matmul_gradients` takes third is `g`, the gradient at the result",
-        ),
-        Mistake(
-            "hands on b for the gradient at the result",
-            old="solution(a, b, g)",
-            new="solution(a, b, b)",
-            says="what `matmul_gradients` takes third is `g`, the gradient at the result",
-        ),
-        Mistake(
-            "differentiates product in product's own rule",
-            old=_BACK,
-            new="return jax.vjp(product, a, b)[1](g)",
-            says="whose rule it is: JAX would ask it again, without an end",
-            stage="error",
-        ),
-        Mistake(
-            "differentiates product in a function of its own rule",
-            old=_BACK,
-            new="def loss(a, b):\n        return jnp.sum(product(a, b) * g)\n\n    return jax.grad(loss, argnums=(0, 1))(a, b)",
-            says="differentiates `product`, whose rule it is",
-            stage="error",
-        ),
-        Mistake(
-            "saves the product in place of b",
-            old="product(a, b), (a, b)",
-            new="product(a, b), (a, product(a, b))",
-            says="the residuals are both operands: `da` is g · bᵀ, and the backward rule gets `b` from "
-            "nowhere else",
-        ),
-        Mistake(
-            "doubles the gradients",
-            old=_BACK,
-            new="da, db = find(\"matmul_gradients\").solution(a, b, g)\n    return 2 * da, 2 * db",
-            says="what the product owes JAX is g · bᵀ and aᵀ · g as they are: a factor of the loss is in "
-            "`g` already",
-        ),
-        Mistake(
-            "turns the gradients round",
-            old=_BACK,
-            new="da, db = find(\"matmul_gradients\").solution(a, b, g)\n    return -da, -db",
-            says="a gradient points uphill; the minus belongs to the step of whoever trains",
-        ),
-        Mistake(
-            "clips the gradients",
-            old=_BACK,
-            new="da, db = find(\"matmul_gradients\").solution(a, b, g)\n"
-            "    return jnp.clip(da, -1, 1), jnp.clip(db, -1, 1)",
-            says="a rule returns the gradient as it is; whoever trains may clip it afterwards",
-        ),
-        Mistake(
-            "divides the gradients by the rows of a",
-            old=_BACK,
-            new="da, db = find(\"matmul_gradients\").solution(a, b, g)\n"
-            "    return da / a.shape[0], db / a.shape[0]",
-            says="where a loss is a mean, its divisor is in `g` already",
-        ),
-        Mistake(
-            "gives no gradient to a",
-            old=_BACK,
-            new="return jnp.zeros_like(a), find(\"matmul_gradients\").solution(a, b, g)[1]",
-            says="zeros for `a`'s gradient mean that nothing before the product ever learns",
-        ),
-        Mistake(
-            "gives no gradient to b",
-            old=_BACK,
-            new="return find(\"matmul_gradients\").solution(a, b, g)[0], jnp.zeros_like(b)",
-            says="zeros for `b`'s gradient mean that it never learns",
-        ),
-        Mistake(
-            "returns the gradients in the wrong order",
-            old=_BACK,
-            new="return find(\"matmul_gradients\").solution(a, b, g)[::-1]",
-            says="Gradient 0, counted from 0, is [256,512] and its argument is [256,256]",
-            stage="error",
-        ),
-        Mistake(
-            "hands on its residuals in the wrong order",
-            old="product(a, b), (a, b)",
-            new="product(a, b), (b, a)",
-            says="look at the order of what is returned, of the residuals",
-            stage="error",
-        ),
-        Mistake(
-            "returns nothing",
-            old=_BACK,
-            new=_BACK.removeprefix("return "),
-            says="The backward rule returned None: is a `return` missing?",
-            stage="error",
-        ),
-        Mistake(
-            "returns one gradient",
-            old=_BACK,
-            new="return find(\"matmul_gradients\").solution(a, b, g)[0]",
-            says="The backward rule returned one array: it is a tuple that it returns",
-            stage="error",
-        ),
-        Mistake(
-            "saves nothing",
-            old="product(a, b), (a, b)",
-            new="product(a, b), ()",
-            says="not enough values to unpack",
-            stage="error",
-        ),
-        Mistake(
-            "keeps the operands in a list of its own",
-            edits=(
-                ("def product_forward(", "KEPT = []\n\n\ndef product_forward("),
-                ("return product(a, b), (a, b)", "KEPT.append((a, b))\n    return product(a, b), ()"),
-                ("a, b = residuals", "a, b = KEPT.pop()"),
-            ),
-            says="This array belongs to another call",
-            stage="error",
-        ),
-        Mistake(
-            "leaves the gradients to plain JAX",
-            old=_BACK,
-            new="return g @ b.T, a.T @ g",
-            says="works on the data outside the kernel",
-            stage="pallas",
-        ),
-        Mistake(
-            "differentiates the kernel itself",
-            old=_BACK,
-            new="return jax.vjp(find(\"tiled_matmul\").solution, a, b)[1](g)",
-            says="`return pl.pallas_call(` in `tiled_matmul` raises",
-            stage="error",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "saves the operands by name",
-            edits=(
-                ("product(a, b), (a, b)", "find(\"tiled_matmul\").solution(a, b), dict(a=a, b=b)"),
-                ("a, b = residuals", "a, b = residuals[\"a\"], residuals[\"b\"]"),
-            ),
-        ),
-        Alternative(
-            "writes the rule inside the function, under jit",
-            code="""
-@jax.jit
-def trainable_matmul(a, b):
-    matmul = jax.custom_vjp(lambda a, b: find("tiled_matmul").solution(a, b))
-    matmul.defvjp(
-        lambda a, b: (matmul(a, b), [a, b]),
-        lambda saved, g: tuple(find("matmul_gradients").solution(*saved, g)),
-    )
-    return matmul(a, b)
-""",
-        ),
-    ],
 )

@@ -146,7 +146,7 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
 # %% tags=["author"]
 import dataclasses
 
-from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles import Launch, Puzzle
 
 _MOST = 1.05  # times the best tiles' price
 
@@ -200,7 +200,11 @@ def audit(launch: Launch, *, args) -> None:
     more = weights.hbm_bytes - others[1].hbm_bytes, rows.hbm_bytes - others[0].hbm_bytes
     what = f"lhs is fetched {often:.1f} times"
     if more[0] > more[1]:
-        how = "keep K whole, if VMEM lets you" if tiles[1] < K == wanted[1] else "larger bm, fewer visits"
+        how = (
+            "keep K whole, if VMEM lets you"
+            if tiles[1] < K == wanted[1]
+            else "larger bm, fewer visits"
+        )
         what = f"each weight is fetched {again:.1f} times: {how}"
     elif tiles[2] < wanted[2]:
         what += ": larger bn, fewer columns of blocks"
@@ -219,10 +223,6 @@ def audit(launch: Launch, *, args) -> None:
         f"tiles {tiles} take {max(mine) * 1e6:.0f} µs where {best * 1e6:.0f} are enough; {what}"
     )
 
-
-_FITS = "if buffers <= vmem_bytes and price < least:"
-_PRICE = "price = max(2 * moved / 820e9, 2 * products / 197e12, steps * 0.4e-6)"
-_BUFFERS = "buffers = 2 * 2 * (bm * bk + bk * bn + bm * bn) + 4 * bm * bn"
 
 PUZZLE = Puzzle(
     spec=choose_tiles_spec,
@@ -253,117 +253,4 @@ PUZZLE = Puzzle(
     launches=launches,
     audit=audit,
     fresh=fresh,
-    mistakes=[
-        Mistake(
-            "always cuts K",
-            old="for bk in divisors(K, 128):",
-            new="for bk in divisors(K // 2, 128):",
-            says="keep K whole, if VMEM lets you",
-            stage="work",
-        ),
-        Mistake(
-            "takes as few rows as bytes allow",
-            old="divisors(M, 16, least=min(128, M))",
-            new="divisors(M, 16)",
-            says="load each block of weights for 16 rows",
-        ),
-        Mistake(
-            "counts one buffer for each operand",
-            old="buffers = 2 * 2 * (",
-            new="buffers = 2 * (",
-            says="count two buffers for each operand's block",
-            stage="work",
-        ),
-        Mistake(
-            "forgets that VMEM is limited",
-            old=_FITS,
-            new="if price < least:",
-            says="MiB of VMEM where",
-            stage="work",
-        ),
-        Mistake(
-            "forgets that lhs comes again for each column of blocks",
-            old="* (1 if bm == M and bk == K else columns)",
-            new="",
-            says="larger bn, fewer columns of blocks",
-            stage="work",
-        ),
-        Mistake(
-            "fetches lhs anew for each column even if bm is all of M",
-            old="* (1 if bm == M and bk == K else columns)",
-            new="* columns",
-            says="it stays if bm is all of M and K is whole",
-            stage="work",
-        ),
-        Mistake(
-            "looks at bytes alone",
-            old=_PRICE,
-            new="price = moved",
-            says="times what is needed",
-            stage="work",
-        ),
-        Mistake(
-            "forgets that steps take time",
-            old=_PRICE,
-            new="price = max(2 * moved / 820e9, 2 * products / 197e12)",
-            says="steps of 0.4",
-            stage="work",
-        ),
-        Mistake(
-            "always answers 128, 128, 128",
-            old="    return chosen",
-            new="    return 128, 128, 128",
-            says="tiles (128, 128, 128) take",
-            stage="work",
-        ),
-        Mistake(
-            "always keeps K whole, and columns narrow",
-            old="    return chosen",
-            new="    return min(128, M), K, 128",
-            says="larger bn, fewer columns of blocks",
-            stage="work",
-        ),
-        Mistake(
-            "always answers 512, 1024, 1024, as for large layers",
-            old="    return chosen",
-            new="    return 512, 1024, 1024",
-            says="bn = 1024 does not divide N = 1408",
-        ),
-        Mistake(
-            "tries columns that are no multiples of 128",
-            old="for bn in divisors(N, 128):",
-            new="for bn in divisors(N, 64)[::2]:",
-            says="is no multiple of 128",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "takes the largest rows among the best",
-            old=_FITS,
-            new="if buffers <= vmem_bytes and (price, -bm) < (least, -(chosen or (0,))[0]):",
-        ),
-        Alternative(
-            "sorts all candidates by their price",
-            code="""
-def choose_tiles(M, K, N, E, vmem_bytes):
-    def fits(bm, bk, bn):
-        return 4 * (bm * bk + bk * bn + 2 * bm * bn) <= vmem_bytes
-
-    def price(tiles):
-        bm, bk, bn = tiles
-        C, V = N // bn, visits(M, E, bm)
-        moved = V * K * (bm * C + N)
-        if bk == K:
-            moved = M * K * (1 if bm == M else C) + E * K * N
-        return max((moved + M * N) / 410e9, V * bm * K * N / 98.5e12, C * V * (K // bk) / 2.5e6)
-
-    def divisors(n, step):
-        return [b for b in range(n, 0, -1) if n % b == 0 and b % step == 0]
-
-    rows = [bm for bm in divisors(M, 16) if bm >= 128 or bm == M]
-    every = [(a, b, c) for a in rows for b in divisors(K, 128) for c in divisors(N, 128)]
-    return min((one for one in every if fits(*one)), key=price)
-""",
-        ),
-    ],
 )

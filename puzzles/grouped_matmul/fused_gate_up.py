@@ -154,7 +154,7 @@ def gated_backward(saved, dy):
 gated.defvjp(gated_forward, gated_backward)
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles import Puzzle, array, rng
 from puzzles.grouped_matmul import grouped_matmul
 from puzzles.grouped_matmul.grouped_matmul import rows_of
 
@@ -182,11 +182,6 @@ def fresh(r):
     return dict(M=128, K=256, N=384, sizes=(10, 0, 54 + behind, 30 * more))
 
 
-_GATE = "gate_ref[...] += jnp.dot(x, w_gate_ref[...], preferred_element_type=jnp.float32)"
-_UP = "up_ref[...] += jnp.dot(x, w_up_ref[...], preferred_element_type=jnp.float32)"
-_HIDDEN = "hidden = jax.nn.silu(gate_ref[...]) * up_ref[...]"
-_STORE = "o_ref[...] = jnp.where(mine, hidden, others).astype(o_ref.dtype)"
-
 PUZZLE = Puzzle(
     spec=fused_gate_up_spec,
     solution=fused_gate_up,
@@ -205,156 +200,6 @@ PUZZLE = Puzzle(
     ],
     explain="""Both products share the block of rows, and their sums meet in VMEM: so the rows are read once, not twice,
     and neither sum ever goes to HBM. What a launch of its own would write and read again is saved.""",
-    mistakes=[
-        Mistake(
-            "activates the wrong product",
-            old=_HIDDEN,
-            new="hidden = gate_ref[...] * jax.nn.silu(up_ref[...])",
-            says="silu is for the gate: it opens or closes what comes up",
-        ),
-        Mistake(
-            "leaves the activation out",
-            old=_HIDDEN,
-            new="hidden = gate_ref[...] * up_ref[...]",
-            says="the gate's sum goes through silu first",
-        ),
-        Mistake(
-            "activates the product of the two",
-            old=_HIDDEN,
-            new="hidden = jax.nn.silu(gate_ref[...] * up_ref[...])",
-            says="silu is for the gate alone, before it multiplies what comes up",
-        ),
-        Mistake(
-            "takes gelu for silu",
-            old=_HIDDEN,
-            new="hidden = jax.nn.gelu(gate_ref[...]) * up_ref[...]",
-            says="the gate's function here is silu, x · sigmoid(x)",
-        ),
-        Mistake(
-            "takes the sigmoid for silu",
-            old=_HIDDEN,
-            new="hidden = jax.nn.sigmoid(gate_ref[...]) * up_ref[...]",
-            says="silu(x) is x · sigmoid(x)",
-        ),
-        Mistake(
-            "adds gate and up",
-            old=_HIDDEN,
-            new="hidden = jax.nn.silu(gate_ref[...]) + up_ref[...]",
-            says="the gate multiplies what comes up, number by number",
-        ),
-        Mistake(
-            "activates each block's product",
-            old=_GATE,
-            new="gate_ref[...] += jax.nn.silu(jnp.dot(x, w_gate_ref[...], preferred_element_type=jnp.float32))",
-            edits=((_HIDDEN, "hidden = gate_ref[...] * up_ref[...]"),),
-            says="silu of a sum is not the sum of silus: wait for the last k",
-        ),
-        Mistake(
-            "activates the gate's sum at every k step",
-            old=_GATE,
-            new=f"{_GATE}\n    gate_ref[...] = jax.nn.silu(gate_ref[...])",
-            edits=((_HIDDEN, "hidden = gate_ref[...] * up_ref[...]"),),
-            says="silu(silu(a) + b) is not silu(a + b): activate the whole sum, once, at the last k",
-        ),
-        Mistake(
-            "multiplies with the same weights twice",
-            old="jnp.dot(x, w_up_ref[...]",
-            new="jnp.dot(x, w_gate_ref[...]",
-            says="the second sum is for w_up",
-        ),
-        Mistake(
-            "adds both products to one sum",
-            old=_UP,
-            new=_UP.replace("up_ref[...] +=", "gate_ref[...] +="),
-            says="each product has a sum of its own: the second one belongs in up_ref",
-        ),
-        Mistake(
-            "keeps the last block of K of the second sum only",
-            old="up_ref[...] += jnp.dot",
-            new="up_ref[...] = jnp.dot",
-            says="both sums run over all k: add to what up_ref holds",
-        ),
-        Mistake(
-            "stores the whole tile at every visit",
-            old=_STORE,
-            new="o_ref[...] = hidden.astype(o_ref.dtype)",
-            says="the last visitor of a tile overwrites the rows of all the others",
-        ),
-        Mistake(
-            "clears the other rows at every visit",
-            old=_STORE,
-            new="o_ref[...] = jnp.where(mine, hidden, 0.0).astype(o_ref.dtype)",
-            says="what the visit before stored in the same tile is lost: the other rows get `others`",
-        ),
-        Mistake(
-            "multiplies by the mask",
-            old=_STORE,
-            new="o_ref[...] = (hidden * mine + others * ~mine).astype(o_ref.dtype)",
-            says="rows of nobody may hold NaN, and NaN times 0 is NaN: choose with `jnp.where`",
-        ),
-        Mistake(
-            "leaves the output's type to chance",
-            old="jnp.where(mine, hidden, others).astype(o_ref.dtype)",
-            new="jnp.where(mine, hidden, others)",
-            says="What is stored must have the Ref's dtype",
-            stage="error",
-        ),
-        Mistake(
-            "multiplies outside, after two launches",
-            code="""
-def fused_gate_up(lhs, w_gate, w_up, group_sizes):
-    grouped = find("grouped_matmul").solution
-    return jax.nn.silu(grouped(lhs, w_gate, group_sizes)) * grouped(lhs, w_up, group_sizes)
-""",
-            says="`logistic` works on the data outside the kernel",
-            stage="pallas",
-        ),
-        Mistake(
-            "goes on to the end of the metadata",
-            old="grid=(pl.cdiv(N, bn), num_steps, K // bk)",
-            new="grid=(pl.cdiv(N, bn), len(tile_ids), K // bk)",
-            says="dots run in",
-            stage="work",
-        ),
-        Mistake(
-            "stores the gate alone",
-            old=_HIDDEN,
-            new="hidden = jax.nn.silu(gate_ref[...])",
-            says="the gate multiplies what comes up: the second sum is missing",
-        ),
-        Mistake(
-            "keeps the last block of K of the first sum only",
-            old="gate_ref[...] += jnp",
-            new="gate_ref[...] = jnp",
-            says="both sums run over all blocks of K: `+=`",
-        ),
-        Mistake(
-            "takes relu for silu",
-            old="jax.nn.silu(gate_ref[...])",
-            new="jax.nn.relu(gate_ref[...])",
-            says="silu(x) is x · sigmoid(x), which bends smoothly",
-        ),
-        Mistake(
-            "stores where rows are not its own",
-            old="jnp.where(mine, hidden, others)",
-            new="jnp.where(mine, others, hidden)",
-            says="`jnp.where(condition, x, y)` takes x where the condition holds: first what is mine",
-        ),
-        Mistake(
-            "takes tanh for silu",
-            old="jax.nn.silu(gate_ref[...])",
-            new="jnp.tanh(gate_ref[...])",
-            says="silu(x) is x · sigmoid(x)",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "writes silu by hand",
-            old=_HIDDEN,
-            new="gate = gate_ref[...]\n        hidden = gate / (1 + jnp.exp(-gate)) * up_ref[...]",
-        ),
-        Alternative("takes other tiles", old="tiles(M, K, N, lhs.dtype, weights=2)", new="tiles(M, K, N, lhs.dtype, weights=2)\n    bm = bm if bm > 64 else min(bm, 32)"),
-    ],
     scale=scale,
     par=grouped_matmul.par,
     fresh=fresh,

@@ -52,7 +52,7 @@ def group_offsets(group_sizes: Int[Array, " E"]) -> Int[Array, " E+1"]:
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles import Puzzle, array, rng
 
 
 def draw_sizes(key, E, total, empty=0):
@@ -72,9 +72,6 @@ def fresh(r):
     E, total, empty = (int(r.choice(n)) for n in ((9, 33), (700, 4096), (1, 6)))
     return dict(E=E, total=total, empty=empty)
 
-
-_ENDS = "ends = jnp.cumsum(group_sizes)"
-_RETURN = "return jnp.concatenate([jnp.zeros(1, jnp.int32), ends])"
 
 PUZZLE = Puzzle(
     spec=group_offsets_spec,
@@ -97,103 +94,4 @@ PUZZLE = Puzzle(
     kernel=False,
     jit=True,
     fresh=fresh,
-    mistakes=[
-        Mistake(
-            "gives the ends only",
-            old=_RETURN,
-            new="return ends",
-            says="expected (6,), got (5,)",
-        ),
-        Mistake(
-            "gives the starts, and appends no end",
-            old=_RETURN,
-            new="return ends - group_sizes",
-            says="expected (6,), got (5,)",
-        ),
-        Mistake(
-            "puts the zero at the end",
-            old=_RETURN,
-            new="return jnp.concatenate([ends, jnp.zeros(1, jnp.int32)])",
-            says="the zero belongs in front: group 0 starts at row 0, and the last offset is the number of all rows",
-        ),
-        Mistake(
-            "does not add the sizes up",
-            old=_ENDS,
-            new="ends = group_sizes",
-            says="a size is no offset: group g starts after *all* groups before it",
-        ),
-        Mistake(
-            "starts with the first size twice",
-            old=_RETURN,
-            new="return jnp.concatenate([ends[:1], ends])",
-            says="group 0 starts at row 0",
-        ),
-        Mistake(
-            "gives the start of the last group where its end belongs",
-            old=_RETURN,
-            new="return jnp.concatenate([ends - group_sizes, (ends - group_sizes)[-1:]])",
-            says="offsets[E] is where the last group ends",
-        ),
-        Mistake(
-            "gives every empty group a row",
-            old=_ENDS,
-            new="ends = jnp.cumsum(jnp.maximum(group_sizes, 1))",
-            says="an empty group has no rows: it starts where it ends",
-        ),
-        Mistake(
-            "adds up in floating point",
-            old=_ENDS,
-            new="ends = jnp.cumsum(group_sizes.astype(jnp.float32)).astype(jnp.int32)",
-            says="f32 holds whole numbers exactly up to 2 to the power of 24 only: keep the sizes int32",
-        ),
-        Mistake(
-            "lets a float zero in",
-            old="jnp.zeros(1, jnp.int32)",
-            new="jnp.zeros(1)",
-            says="wrong dtype: expected int32, got float32",
-        ),
-        Mistake(
-            "adds up in Python",
-            old=_ENDS,
-            new="ends = jnp.array(np.cumsum([int(size) for size in group_sizes]), jnp.int32)",
-            says="not known while Python runs",
-            stage="error",
-        ),
-        Mistake(
-            "joins with NumPy",
-            old=_RETURN,
-            new="return np.concatenate([[0], ends])",
-            says="not known while Python runs",
-            stage="error",
-        ),
-        Mistake(
-            "throws away what `.at[].set()` returns",
-            old="    return jnp.concatenate([jnp.zeros(1, jnp.int32), ends])",
-            new="""    offsets = jnp.zeros(len(group_sizes) + 1, jnp.int32)
-    offsets.at[1:].set(ends)
-    return offsets""",
-            says="an array of JAX does not change: a new one comes back, and wants a name",
-        ),
-    ],
-    alternatives=[
-        Alternative("pads in front", old=_RETURN, new="return jnp.pad(ends, (1, 0))"),
-        Alternative(
-            "pads first and sums then",
-            edits=((_ENDS, "padded = jnp.pad(group_sizes, (1, 0))"), (_RETURN, "return padded.cumsum()")),
-        ),
-        Alternative(
-            "writes into zeros",
-            old=_RETURN,
-            new="return jnp.zeros(len(group_sizes) + 1, jnp.int32).at[1:].set(ends)",
-        ),
-        Alternative(
-            "adds the sizes of all groups before, in a table",
-            code="""
-def group_offsets(group_sizes):
-    E = group_sizes.shape[0]
-    before = jnp.arange(E)[None, :] < jnp.arange(E + 1)[:, None]
-    return jnp.sum(jnp.where(before, group_sizes, 0), axis=1)
-""",
-        ),
-    ],
 )

@@ -109,7 +109,7 @@ def grouped_matmul_transposed(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Mistake, Puzzle, array
+from puzzles import Puzzle, array
 from puzzles.grouped_matmul import grouped_matmul
 
 
@@ -122,15 +122,6 @@ def scale(M=70_000, K=8192, N=4096, E=160):
     lhs, rhs = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((M, K), (E, N, K)))
     return lhs, rhs, grouped_matmul.routed(E, M - 100)
 
-
-_DOT = """jax.lax.dot_general(
-        lhs_ref[...], rhs_ref[...], last_axes, preferred_element_type=jnp.float32
-    )"""
-_MINE = "mine = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])"
-_FIRST = "first = (step == 0) | (tile != tile_ids_ref[jnp.maximum(step - 1, 0)])"
-_OTHERS = "others = jnp.where(first, 0.0, o_ref[...].astype(jnp.float32))"
-_MAP = "lambda j, s, k, offsets, groups, tiles: (groups[s], j, k)"
-_METADATA = 'group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, whole, bm)'
 
 PUZZLE = Puzzle(
     spec=grouped_matmul_transposed_spec,
@@ -154,136 +145,6 @@ PUZZLE = Puzzle(
     explain="""The matrix unit can contract the last axis of both factors, so a transposed product costs the reference an
     index map and a line in the dot, but no copy of the weights. Everything about groups, visits and masks is as it was: it
     concerns the rows, and those did not change.""",
-    mistakes=[
-        Mistake(
-            "leaves the batches out of the dimension numbers",
-            old="last_axes = (((1,), (1,)), ((), ()))",
-            new="last_axes = ((1,), (1,))",
-            says="what is summed over, then batches",
-            stage="error",
-        ),
-        Mistake(
-            "contracts as if rhs were K × N",
-            old=_DOT,
-            new="jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)",
-            says="a block of rhs has rows of N and columns of K, and the sum runs over K: the last axis of both factors",
-        ),
-        Mistake(
-            "fetches blocks of rhs as if it were K × N",
-            edits=(
-                ("(None, bn, bk)", "(None, bk, bn)"),
-                (_MAP, _MAP.replace("j, k)", "k, j)")),
-                ("(((1,), (1,)), ((), ()))", "(((1,), (0,)), ((), ()))"),
-            ),
-            says="rhs is E × N × K: the block of N comes first, and the dot sums over the last axis of both",
-        ),
-        Mistake(
-            "swaps the block indices of rhs",
-            old=_MAP,
-            new=_MAP.replace("j, k)", "k, j)"),
-            says="the map names blocks in the order of the array's axes: group, N's block j, K's block k",
-        ),
-        Mistake(
-            "takes the weights of group s at step s",
-            old=_MAP,
-            new=_MAP.replace("groups[s]", "s"),
-            says="s counts visits; groups[s] is the group of a visit",
-        ),
-        Mistake(
-            "takes the weights of group tiles[s]",
-            old=_MAP,
-            new=_MAP.replace("groups[s]", "tiles[s]"),
-            says="tiles[s] says which rows the visit is to; whose weights, groups[s] says",
-        ),
-        Mistake(
-            "takes the weights of expert 0",
-            old=_MAP,
-            new=_MAP.replace("groups[s]", "0"),
-            says="every visit gets the weights of expert 0: the step's own are groups[s]",
-        ),
-        Mistake(
-            "looks up the group of a block of columns",
-            old=_MAP,
-            new=_MAP.replace("groups[s]", "groups[j]"),
-            says="it is the visit, s, that belongs to a group, not the block of columns, j",
-        ),
-        Mistake(
-            "fetches the first block of K at every step",
-            old=_MAP,
-            new=_MAP.replace("j, k)", "j, 0)"),
-            says="lhs moves on along K, and the weights have to move with it: the last index is k",
-        ),
-        Mistake(
-            "fetches the first block of N for all columns",
-            old=_MAP,
-            new=_MAP.replace("j, k)", "0, k)"),
-            says="all columns of blocks of the result get the weights of the first: the block of N is j",
-        ),
-        Mistake(
-            "stores the product instead of adding it",
-            old="acc_ref[...] += jax.lax.dot_general",
-            new="acc_ref[...] = jax.lax.dot_general",
-            says="only the last block of K is left in the sum: add to what acc_ref holds",
-        ),
-        Mistake(
-            "multiplies weights by rows",
-            old="lhs_ref[...], rhs_ref[...], last_axes",
-            new="rhs_ref[...], lhs_ref[...], last_axes",
-            says="the shapes are those of the blocks, not of the arrays",
-            stage="error",
-        ),
-        Mistake(
-            "sums over the first axes",
-            old="(((1,), (1,)), ((), ()))",
-            new="(((0,), (0,)), ((), ()))",
-            says="The axes that are summed over must be equally long",
-            stage="error",
-        ),
-        Mistake(
-            "lets bf16 sums stay bf16",
-            old="last_axes, preferred_element_type=jnp.float32",
-            new="last_axes",
-            says="a matmul accumulates in 32 bits",
-            stage="tpu",
-        ),
-        Mistake(
-            "transposes the weights in HBM",
-            edits=(
-                ("lhs, rhs, jnp.zeros", "lhs, rhs.swapaxes(1, 2), jnp.zeros"),
-                ("(None, bn, bk)", "(None, bk, bn)"),
-                (_MAP, _MAP.replace("j, k)", "k, j)")),
-                ("(((1,), (1,)), ((), ()))", "(((1,), (0,)), ((), ()))"),
-            ),
-            says="writes 10 GiB to HBM",
-            stage="work",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "transposes the block in the kernel",
-            old=_DOT,
-            new="jnp.dot(lhs_ref[...], rhs_ref[...].T, preferred_element_type=jnp.float32)",
-        ),
-        Alternative(
-            "asks whether the group has the tile's first row, and selects",
-            edits=(
-                (_FIRST, "first = offsets_ref[group] <= tile * o_ref.shape[0]"),
-                (
-                    _OTHERS,
-                    "others = jax.lax.select(jnp.full(o_ref.shape, first), jnp.zeros(o_ref.shape, jnp.float32), o_ref[...].astype(jnp.float32))",
-                ),
-            ),
-        ),
-        Alternative(
-            "keeps a block axis of one for the expert",
-            edits=(("(None, bn, bk)", "(1, bn, bk)"), ("lhs_ref[...], rhs_ref[...], last", "lhs_ref[...], rhs_ref[0], last")),
-        ),
-        Alternative(
-            "takes other tiles",
-            old="tiles(M, K, N, lhs.dtype)",
-            new="tiles(M, K, N, lhs.dtype)\n    bm //= 2",
-        ),
-    ],
     scale=scale,
     par=grouped_matmul.par,
     fresh=grouped_matmul.fresh,

@@ -122,7 +122,7 @@ def launch_grouped_matmul(
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles import Launch, Puzzle
 from puzzles.grouped_matmul import grouped_matmul
 
 
@@ -157,21 +157,6 @@ def audit(launch: Launch) -> None:
     )
 
 
-_GRID = "grid=(pl.cdiv(N, bn), num_steps, pl.cdiv(K, bk))"
-_LHS = "lambda j, s, k, groups, tiles, offsets: (tiles[s], k)"
-_RHS = "lambda j, s, k, groups, tiles, offsets: (groups[s], k, j)"
-_OUT = "lambda j, s, k, groups, tiles, offsets: (tiles[s], j)"
-_WORDS = '("parallel", "arbitrary", "arbitrary")'
-_SEMANTICS = f"""        compiler_params=pltpu.CompilerParams(
-            dimension_semantics={_WORDS}
-        ),
-"""
-_STEPS_FIRST = (
-    (_GRID, "grid=(num_steps, pl.cdiv(N, bn), pl.cdiv(K, bk))"),
-    ("step_axis=1", "step_axis=0"),
-    *((one, one.replace("j, s, k", "s, j, k")) for one in (_LHS, _RHS, _OUT)),
-)
-
 PUZZLE = Puzzle(
     spec=launch_grouped_matmul_spec,
     solution=launch_grouped_matmul,
@@ -193,158 +178,6 @@ PUZZLE = Puzzle(
     explain="""Columns are outermost: only then are the visits of one output block consecutive, so that the second finds what
     the first stored. It is the order of Megablox, too. In the reference lhs is read anew for each column of blocks, as it
     would be in the other order, too, where K has several blocks: wide columns pay.""",
-    mistakes=[
-        Mistake(
-            "puts the visits outermost",
-            edits=(*_STEPS_FIRST, (_WORDS, '("arbitrary", "arbitrary", "arbitrary")')),
-            says="is visited again at grid step",
-            stage="memory",
-        ),
-        Mistake(
-            "lets cores share out the visits",
-            old=_WORDS,
-            new='("parallel", "parallel", "arbitrary")',
-            says="two cores may hold it at once",
-            stage="memory",
-        ),
-        Mistake(
-            "promises nothing about its axes",
-            old=_SEMANTICS,
-            new="",
-            says="the launch promises nothing",
-            stage="work",
-        ),
-        Mistake(
-            "lets one core do all columns",
-            old=_WORDS,
-            new='("arbitrary", "arbitrary", "arbitrary")',
-            says="columns of blocks do not depend on each other",
-            stage="work",
-        ),
-        Mistake(
-            "rounds the number of columns down",
-            old="pl.cdiv(N, bn)",
-            new="N // bn",
-            says="N is no multiple of bn: the last columns of the result are never computed; round up",
-        ),
-        Mistake(
-            "rounds the blocks of K down",
-            old="pl.cdiv(K, bk)",
-            new="K // bk",
-            says="K is no multiple of bk: the last products are left out of every sum; round up",
-        ),
-        Mistake(
-            "goes on to the end of the metadata",
-            old=_GRID,
-            new=_GRID.replace("num_steps", "len(groups)"),
-            says="dots run in 154,326 of 154,326 steps; in the reference in 149,413 of 149,413",
-            stage="work",
-        ),
-        Mistake(
-            "counts the prefetched operands wrong",
-            old="num_scalar_prefetch=3",
-            new="num_scalar_prefetch=2",
-            says="`num_scalar_prefetch=2` says that the first 2 arrays of the call have no BlockSpec",
-            stage="error",
-        ),
-        Mistake(
-            "takes step s for tile s of lhs",
-            old=_LHS,
-            new=_LHS.replace("tiles[s]", "s"),
-            says="a tile that groups share takes several steps: tiles[s] is the tile of step s",
-        ),
-        Mistake(
-            "takes step s for group s",
-            old=_RHS,
-            new=_RHS.replace("groups[s]", "s"),
-            says="a group takes as many steps as it touches tiles, and an empty one none: groups[s] is the "
-            "group of step s",
-        ),
-        Mistake(
-            "writes tile s at step s",
-            old=_OUT,
-            new=_OUT.replace("tiles[s]", "s"),
-            says="the output's block of rows is the one that lhs came from",
-        ),
-        Mistake(
-            "swaps the blocks of rhs",
-            old="(groups[s], k, j)",
-            new="(groups[s], j, k)",
-            says="rhs is E × K × N: k before j",
-        ),
-        Mistake(
-            "asks axis 0 for the visit",
-            old="step_axis=1",
-            new="step_axis=0",
-            says="the kernel takes program id step_axis for the number of the visit, and here axis 0 counts columns",
-        ),
-        Mistake(
-            "passes a K that is rounded up",
-            old="K=K, step_axis",
-            new="K=pl.cdiv(K, bk) * bk, step_axis",
-            says="the kernel masks what lies beyond K, so it has to get the K of the arrays",
-        ),
-        Mistake(
-            "passes the tiles before the groups",
-            old="(groups, tiles, offsets, lhs, rhs)",
-            new="(tiles, groups, offsets, lhs, rhs)",
-            says="the kernel and the index maps take groups_ref first, then tiles_ref, then offsets_ref",
-        ),
-        Mistake(
-            "passes the offsets first",
-            old="(groups, tiles, offsets, lhs, rhs)",
-            new="(offsets, groups, tiles, lhs, rhs)",
-            says="this kernel takes groups_ref first, then tiles_ref, and offsets_ref last",
-        ),
-        Mistake(
-            "keeps the axis of the experts in the block",
-            old="(None, bk, bn)",
-            new="(1, bk, bn)",
-            says="Value shape: (128, 128, 256)",
-            stage="error",
-        ),
-        Mistake(
-            "pads the weights of all experts in HBM",
-            edits=(
-                (
-                    "    offsets = find",
-                    """    k_pad, n_pad, n = -K % bk, -N % bn, N
-    lhs = jnp.pad(lhs, ((0, 0), (0, k_pad)))
-    rhs = jnp.pad(rhs, ((0, 0), (0, k_pad), (0, n_pad)))
-    K, N = K + k_pad, N + n_pad
-    offsets = find""",
-                ),
-                ("offsets, lhs, rhs)", "offsets, lhs, rhs)[:, :n]"),
-            ),
-            says="writes 5.64 GiB to HBM",
-            stage="work",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "names its index maps and takes the refs as they come",
-            edits=(
-                (
-                    "    return pl.pallas_call(\n        functools",
-                    """    def row_tile(_, s, k, groups, tiles, *rest):
-        return tiles[s], k
-
-    def weights(j, s, k, *refs):
-        return refs[0][s], k, j
-
-    def result(j, s, _, groups, tiles, offsets):
-        return tiles[s], j
-
-    return pl.pallas_call(
-        functools""",
-                ),
-                (_LHS, "row_tile"),
-                (_RHS, "weights"),
-                (_OUT, "result"),
-            ),
-        ),
-        Alternative("takes other tiles", old="bm, bk, bn = 128, 128, 256", new="bm, bk, bn = 64, 128, 128"),
-    ],
     audit=audit,
     scale=scale,
     par=grouped_matmul.par,

@@ -97,7 +97,7 @@ def launch_masked_store(
 #     print(f"{G:6}{launch.inputs[0].transfers:22}{(4096 // 64) * (256 // 128):23}")
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles import Launch, Puzzle
 from puzzles.grouped_matmul import masked_store
 
 
@@ -128,11 +128,6 @@ def audit(launch: Launch) -> None:
     )
 
 
-_GRID = "grid=(N // bn, M // bm, G)"
-_X = "pl.BlockSpec((None, bm, bn), lambda j, i, g, *_: (g, i, j))"
-_OUT = "pl.BlockSpec((bm, bn), lambda j, i, g, *_: (i, j))"
-_SEMANTICS = '("parallel", "parallel", "arbitrary")'
-
 PUZZLE = Puzzle(
     spec=launch_masked_store_spec,
     solution=launch_masked_store,
@@ -152,177 +147,6 @@ PUZZLE = Puzzle(
     explain="""What is prefetched comes first among the arrays and first among the kernel's Refs, and last among
     the parameters of an index map. The rest is the call that you know: the group axis is innermost and in
     order, since it carries the output block from visit to visit.""",
-    mistakes=[
-        Mistake(
-            "passes x first",
-            old="(starts, ends, x)\n",
-            new="(x, starts, ends)\n",
-            says="must have the same number of dimensions as the array shape (4,)",
-            stage="error",
-        ),
-        Mistake(
-            "swaps starts and ends",
-            old="(starts, ends, x)\n",
-            new="(ends, starts, x)\n",
-            says="no row lies between an end and its start, so nothing is stored; the kernel takes starts_ref first",
-        ),
-        Mistake(
-            "prefetches one of two arrays",
-            old="num_scalar_prefetch=2",
-            new="num_scalar_prefetch=1",
-            says="`num_scalar_prefetch=1` says that the first array of the call has no BlockSpec",
-            stage="error",
-        ),
-        Mistake(
-            "puts the tiles of rows first in the grid",
-            old=_GRID,
-            new="grid=(M // bm, N // bn, G)",
-            says="the kernel asks for its tile on axis 1 and axis 0 counts blocks of columns",
-        ),
-        Mistake(
-            "follows another order of axes than the kernel",
-            edits=(
-                (_GRID, "grid=(M // bm, N // bn, G)"),
-                (_X, _X.replace("j, i, g, *_:", "i, j, g, *_:")),
-                (_OUT, _OUT.replace("j, i, g, *_:", "i, j, g, *_:")),
-            ),
-            says="its row numbers come from program id 1, so that axis has to count tiles of rows",
-        ),
-        Mistake(
-            "visits the groups in the outermost axis",
-            edits=(
-                (_GRID, "grid=(G, N // bn, M // bm)"),
-                (_X, _X.replace("j, i, g, *_:", "g, j, i, *_:")),
-                (_OUT, _OUT.replace("j, i, g, *_:", "g, j, i, *_:")),
-            ),
-            says="the kernel takes axis 2 for the group and writes zeros when it begins",
-        ),
-        Mistake(
-            "fetches group 0 for every visit",
-            old=_X,
-            new=_X.replace("(g, i, j)", "(0, i, j)"),
-            says="the map of x ignores g",
-        ),
-        Mistake(
-            "swaps the block indices of x",
-            old=_X,
-            new=_X.replace("(g, i, j)", "(g, j, i)"),
-            says="x is G × M × N: the tile of rows, i, comes before the columns, j",
-        ),
-        Mistake(
-            "swaps the block indices of the output",
-            old=_OUT,
-            new=_OUT.replace("(i, j)", "(j, i)"),
-            says="the output is M × N: the tile of rows, i, comes before the columns, j",
-        ),
-        Mistake(
-            "leaves the last group out",
-            old=_GRID,
-            new="grid=(N // bn, M // bm, G - 1)",
-            says="the grid ends one group early",
-        ),
-        Mistake(
-            "leaves no room for the Refs in its index maps",
-            old=_OUT,
-            new=_OUT.replace("g, *_:", "g:"),
-            says="takes 3 positional arguments but 5 were given",
-            stage="error",
-        ),
-        Mistake(
-            "keeps the group axis in the blocks of x",
-            old=_X,
-            new=_X.replace("(None, bm", "(1, bm"),
-            says="(1, 64, 128)",
-            stage="error",
-        ),
-        Mistake(
-            "gives the grid a second time",
-            old="        out_shape=jax.Shape",
-            new="        grid=(N // bn, M // bm, G),\n        out_shape=jax.Shape",
-            says="If `grid_spec` is specified, then `grid` must be",
-            stage="error",
-        ),
-        Mistake(
-            "promises that the visits are parallel",
-            old=_SEMANTICS,
-            new='("parallel", "parallel", "parallel")',
-            says="which differ along axis 2, marked 'parallel'",
-            stage="memory",
-        ),
-        Mistake(
-            "promises nothing",
-            old=f"""        compiler_params=pltpu.CompilerParams(
-            dimension_semantics={_SEMANTICS}
-        ),
-""",
-            new="",
-            says="promises nothing about its axes",
-            stage="work",
-        ),
-        Mistake(
-            "promises too little",
-            old=_SEMANTICS,
-            new='("parallel", "arbitrary", "arbitrary")',
-            says="can be shared out among cores",
-            stage="work",
-        ),
-        Mistake(
-            "takes all columns in one block",
-            old="bm, bn = 64, 128",
-            new="bm, bn = 64, N",
-            says="of VMEM, where a kernel gets 16 MiB",
-            stage="work",
-        ),
-        Mistake(
-            "cuts blocks of 64 columns",
-            old="bm, bn = 64, 128",
-            new="bm, bn = 64, 64",
-            says="here the last breaks that (64 is not)",
-            stage="tpu",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "fetches nothing new for a group without a row in the tile",
-            old=_X,
-            new="pl.BlockSpec((None, bm, bn), lambda j, i, g, starts, ends: (jnp.where((starts[g] < (i + 1) * bm) & (ends[g] > i * bm), g, 0), i, j))",
-        ),
-        Alternative(
-            "names the Refs, and the grid spec",
-            code="""
-def launch_masked_store(x, starts, ends):
-    (G, M, N), bm, bn = x.shape, 32, 128
-    grid_spec = pltpu.PrefetchScalarGridSpec(
-        2,
-        grid=(N // bn, M // bm, G),
-        in_specs=[pl.BlockSpec((None, bm, bn), lambda n, m, g, starts_ref, ends_ref: (g, m, n))],
-        out_specs=pl.BlockSpec((bm, bn), lambda n, m, g, starts_ref, ends_ref: (m, n)),
-    )
-    call = pl.pallas_call(
-        launch_masked_store_kernel,
-        out_shape=jax.ShapeDtypeStruct((M, N), jnp.float32),
-        grid_spec=grid_spec,
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary")
-        ),
-        interpret=INTERPRET,
-    )
-    return call(starts, ends, x)
-""",
-        ),
-        Alternative(
-            "maps over a list of specs and results",
-            edits=(
-                (_OUT, f"[{_OUT}]"),
-                ("out_shape=jax.ShapeDtypeStruct((M, N), x.dtype)", "out_shape=[jax.ShapeDtypeStruct((M, N), x.dtype)]"),
-                ("(starts, ends, x)\n", "(starts, ends, x)[0]\n"),
-            ),
-        ),
-        Alternative(
-            "walks the columns from the right",
-            edits=((_X, _X.replace("(g, i, j)", "(g, i, N // bn - 1 - j)")), (_OUT, _OUT.replace("(i, j)", "(i, N // bn - 1 - j)"))),
-        ),
-    ],
     audit=audit,
     scale=scale,
     par=masked_store.par,

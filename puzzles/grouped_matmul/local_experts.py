@@ -139,7 +139,7 @@ def local_experts(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Mistake, Puzzle, array
+from puzzles import Puzzle, array
 from puzzles.grouped_matmul import grouped_matmul
 
 
@@ -164,12 +164,6 @@ def fresh(r):
     return dict(M=256, K=256, N=384, sizes=sizes, first=first, L=3)
 
 
-_VISITS = 'visits = find("group_offsets").solution(counts)  # at which visit each group begins'
-_STEPS = "begin, num_steps = visits[first], visits[first + L] - visits[first]"
-_GROUPS = "group_ids = jnp.roll(group_ids, -begin) - first"
-_TILES = "tile_ids = jnp.roll(tile_ids, -begin)"
-_OFFSETS = "offsets = jax.lax.dynamic_slice(offsets, (first,), (L + 1,))"
-
 PUZZLE = Puzzle(
     spec=local_experts_spec,
     solution=local_experts,
@@ -192,172 +186,6 @@ PUZZLE = Puzzle(
     ],
     explain="""The list of visits is sorted by group, so what one chip has to do is a piece of it, and all the rest of a
     grouped matmul works on a piece as on the whole. A chip spends steps, rows and weights on its own experts only.""",
-    mistakes=[
-        Mistake(
-            "begins at the first visit of all",
-            edits=((_GROUPS, "group_ids = group_ids - first"), (_TILES + "\n", "\n")),
-            says="the list begins with the visits of other chips: bring the first own one to the front",
-        ),
-        Mistake(
-            "numbers groups as in the whole layer",
-            old=_GROUPS,
-            new="group_ids = jnp.roll(group_ids, -begin)",
-            edits=((_OFFSETS, "pass"),),
-            says="rhs begins with expert `first`: its group is number 0 here",
-        ),
-        Mistake(
-            "lets offsets begin at 0",
-            old=_OFFSETS,
-            new=_OFFSETS + " - offsets[first]",
-            says="offsets count the rows of all of lhs: the first own group begins where it began",
-        ),
-        Mistake(
-            "makes the list anew from the own sizes",
-            old=_VISITS,
-            new="own = jax.lax.dynamic_slice(group_sizes, (first,), (L,))",
-            edits=(
-                (_STEPS, 'group_ids, tile_ids, num_steps = find("tile_metadata").solution(own, whole, bm)'),
-                (_GROUPS, "pass"),
-                (_TILES, "pass"),
-            ),
-            says="a list of the own sizes alone begins at tile 0; the own rows begin further down",
-        ),
-        Mistake(
-            "leaves the offsets those of all groups",
-            old=_OFFSETS,
-            new="pass",
-            says="groups are numbered from 0 here, and offsets_ref[0] has to be where group `first` begins",
-        ),
-        Mistake(
-            "counts rows instead of visits",
-            old=_VISITS,
-            new="visits = offsets",
-            says="steps are visits, not rows: group_offsets of the *counts* says at which visit each group begins",
-        ),
-        Mistake(
-            "takes the end of each group's visits for its beginning",
-            old=_VISITS,
-            new="visits = jnp.cumsum(counts)",
-            says="a sum that includes the group itself says where its visits end; they begin where those of the one before end",
-        ),
-        Mistake(
-            "forgets the last of its experts",
-            old="visits[first + L] -",
-            new="visits[first + L - 1] -",
-            says="the own visits end where those of group first + L begin; and L groups have L + 1 offsets",
-        ),
-        Mistake(
-            "rolls the wrong way",
-            edits=((_GROUPS, _GROUPS.replace("-begin", "begin")), (_TILES, _TILES.replace("-begin", "begin"))),
-            says="jnp.roll by a positive number moves entries towards the end",
-        ),
-        Mistake(
-            "brings the groups to the front and leaves the tiles",
-            old=_TILES,
-            new="pass",
-            says="entry s of both lists speaks of the same visit: move them together",
-        ),
-        Mistake(
-            "goes on to the end of the list",
-            old="visits[first + L] - visits[first]",
-            new="visits[-1]",
-            says="the own visits end after visits[first + L] - visits[first] steps; what follows is other chips'",
-        ),
-        Mistake(
-            "slices from a traced start",
-            old=_OFFSETS,
-            new="offsets = offsets[first : first + L + 1]",
-            says="offsets = offsets[first : first + L + 1]",
-            stage="error",
-        ),
-        Mistake(
-            "walks through everybody's visits",
-            old=_STEPS,
-            new="num_steps = visits[-1]",
-            edits=((_GROUPS, "group_ids = jnp.clip(group_ids - first, 0, L - 1)"), (_TILES, "pass")),
-            says="dots run in",
-            stage="work",
-        ),
-        Mistake(
-            "makes up weights for the others",
-            code="""
-def local_experts(lhs, rhs, group_sizes, first):
-    everyone = jnp.zeros((len(group_sizes), *rhs.shape[1:]), rhs.dtype)
-    everyone = jax.lax.dynamic_update_slice(everyone, rhs, (first, 0, 0))
-    return find("grouped_matmul").solution(lhs, everyone, group_sizes)
-""",
-            says="`dynamic_update_slice` works on the data outside the kernel",
-            stage="pallas",
-        ),
-        Mistake(
-            "rolls the list by experts instead of visits",
-            edits=((_GROUPS, _GROUPS.replace("-begin", "-first")), (_TILES, _TILES.replace("-begin", "-first"))),
-            says="an entry of the list is a visit, and a group may have several, or none: roll by visits[first]",
-        ),
-        Mistake(
-            "numbers groups from the first one that has rows",
-            old=_GROUPS,
-            new="group_ids = jnp.roll(group_ids, -begin)\n    group_ids = group_ids - group_ids[0]",
-            says="the first own group may be empty, and has no visit then: subtract `first`",
-        ),
-        Mistake(
-            "cuts out L offsets",
-            old="(L + 1,)",
-            new="(L,)",
-            says="L groups have L + 1 offsets: the last one is where the last group ends",
-        ),
-        Mistake(
-            "takes a step for each own row",
-            old=_STEPS,
-            new="begin, num_steps = visits[first], jnp.sum(jax.lax.dynamic_slice(group_sizes, (first,), (L,)))",
-            says="steps are visits, not rows: the own ones end at visits[first + L]",
-        ),
-        Mistake(
-            "looks for its beginning before the first group",
-            old=_VISITS,
-            new="visits = jnp.cumsum(counts)",
-            edits=((_STEPS, "begin = visits[first - 1]\n    num_steps = visits[first + L - 1] - begin"),),
-            says="has -2 steps on axis 1",
-            stage="error",
-        ),
-        Mistake(
-            "numbers tiles from its own first one",
-            old=_TILES,
-            new="tile_ids = jnp.roll(tile_ids, -begin)\n    tile_ids = tile_ids - tile_ids[0]",
-            says="lhs and the result are whole here, and so are the tiles: only groups are numbered anew",
-        ),
-        Mistake(
-            "counts how many tiles the own rows would fill",
-            old=_STEPS,
-            new="begin, num_steps = visits[first], pl.cdiv(offsets[first + L] - offsets[first], bm)",
-            says="the own rows may begin within a tile, and groups that share one visit it in turn: count visits",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "subtracts first in the index map, as Megablox does",
-            old=_GROUPS,
-            new="group_ids = jnp.roll(group_ids, -begin)",
-            edits=(
-                (f"    {_OFFSETS}\n", ""),
-                ("        grouped_matmul_kernel,", "        lambda o, g, t, first, *refs: grouped_matmul_kernel(o, g, t, *refs),"),
-                ("num_scalar_prefetch=3", "num_scalar_prefetch=4"),
-                ("tiles: (tiles[s], k)", "tiles, first: (tiles[s], k)"),
-                ("tiles: (groups[s], k, j)", "tiles, first: (groups[s] - first[0], k, j)"),
-                ("tiles: (tiles[s], j)", "tiles, first: (tiles[s], j)"),
-                ("input_output_aliases={5: 0}", "input_output_aliases={6: 0}"),
-                ("tile_ids, lhs, rhs, jnp.zeros", "tile_ids, first[None], lhs, rhs, jnp.zeros"),
-            ),
-        ),
-        Alternative(
-            "gathers the own visits and repeats the last",
-            edits=(
-                (_GROUPS, "at = begin + jnp.minimum(jnp.arange(len(tile_ids)), num_steps - 1)\n    group_ids = group_ids[at] - first"),
-                (_TILES, "tile_ids = tile_ids[at]"),
-            ),
-        ),
-        Alternative("takes other tiles", old="tiles(M, K, N, lhs.dtype)", new="tiles(M, K, N, lhs.dtype)\n    bm = bm if bm > 64 else min(bm, 32)"),
-    ],
     scale=scale,
     par=grouped_matmul.par,
     fresh=fresh,

@@ -85,7 +85,7 @@ def masked_store(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
+from puzzles import Launch, Puzzle, array, rng
 
 
 def make_inputs(key, G, M, N, ranges=None):
@@ -119,15 +119,6 @@ def fresh(r):
     return dict(zip("GMN", shapes[r.integers(len(shapes))], strict=True))
 
 
-_ZERO = """    @pl.when(g == 0)
-    def _():
-        o_ref[...] = jnp.zeros_like(o_ref)
-
-"""
-_ROW = "row = i * bm + jax.lax"
-_MINE = "mine = (starts_ref[g] <= row) & (row < ends_ref[g])"
-_STORE = "o_ref[...] = jnp.where(mine, x_ref[...], o_ref[...])"
-
 PUZZLE = Puzzle(
     spec=masked_store_spec,
     solution=masked_store,
@@ -135,7 +126,12 @@ PUZZLE = Puzzle(
     cases=[
         dict(G=4, M=192, N=256, ranges=((4, 50), (50, 50), (50, 128), (128, 170))),
         # none at first and at last; one that fills a block and goes on at both sides
-        dict(G=7, M=256, N=128, ranges=((0, 0), (10, 63), (63, 65), (66, 193), (193, 194), (227, 256), (256, 256))),
+        dict(
+            G=7,
+            M=256,
+            N=128,
+            ranges=((0, 0), (10, 63), (63, 65), (66, 193), (193, 194), (227, 256), (256, 256)),
+        ),
         dict(G=144, M=128, N=128),
     ],
     hints=[
@@ -149,211 +145,6 @@ PUZZLE = Puzzle(
     explain="""The output block stays in VMEM while g runs, so a step can keep what others have written.
     The first visit starts from zeros, and so rows of no group end as zeros. In the reference's
     grouped matmul this store is all of the kernel that knows of groups.""",
-    mistakes=[
-        Mistake(
-            "slices as many rows as the group has",
-            old=_STORE,
-            new="""first = jnp.clip(starts_ref[g] - i * bm, 0, bm)
-    rows = pl.ds(first, jnp.clip(ends_ref[g] - i * bm, 0, bm) - first)
-    o_ref[rows, :] = x_ref[rows, :]""",
-            says="How large a slice is must be known while Python runs",
-            stage="error",
-        ),
-        Mistake(
-            "stores every row",
-            old=_STORE,
-            new="o_ref[...] = x_ref[...]",
-            says="the last group overwrites all others: store rows starts[g] to ends[g] only",
-        ),
-        Mistake(
-            "stores all rows up to its end",
-            old=_MINE,
-            new="mine = row < ends_ref[g]",
-            says="rows before starts[g] are overwritten: they belong to others",
-        ),
-        Mistake(
-            "stores all rows from its start on",
-            old=_MINE,
-            new="mine = starts_ref[g] <= row",
-            says="rows from ends[g] on are not this group's, and some of them are nobody's",
-        ),
-        Mistake(
-            "relies on zeros in a fresh output block",
-            old=_ZERO,
-            new="",
-            says="rows of no group keep whatever the block held: garbage (NaN here); the first visit has to "
-            "write zeros",
-        ),
-        Mistake(
-            "does not keep what other groups have written",
-            old=_STORE,
-            new="o_ref[...] = jnp.where(mine, x_ref[...], 0.0)",
-            says="each step wipes out the rows of the groups before it: zeros belong in the first visit only, and "
-            "after that a step keeps what is in o_ref",
-        ),
-        Mistake(
-            "chooses the wrong way round",
-            old=_STORE,
-            new="o_ref[...] = jnp.where(mine, o_ref[...], x_ref[...])",
-            says="`jnp.where(condition, a, b)` takes a where the condition holds, and there it is x that is meant",
-        ),
-        Mistake(
-            "takes program id 0 for the group",
-            old="i, g = pl.program_id(0)",
-            new="g, i = pl.program_id(0)",
-            says="the grid is (M // bm, G): id 0 counts tiles, id 1 groups",
-        ),
-        Mistake(
-            "writes zeros in the first tile only",
-            old="pl.when(g == 0)",
-            new="pl.when(i == 0)",
-            says="i counts tiles; zeros belong in each tile's first visit, where g is 0",
-        ),
-        Mistake(
-            "writes zeros in the very first grid step only",
-            old="pl.when(g == 0)",
-            new="pl.when((i == 0) & (g == 0))",
-            says="every tile has a fresh output block, and each needs its zeros",
-        ),
-        Mistake(
-            "counts rows from the start of the block",
-            old=_ROW,
-            new="row = jax.lax",
-            says="starts and ends are rows of the array, so add the rows of all blocks before, i * bm",
-        ),
-        Mistake(
-            "takes a block's number for its first row",
-            old=_ROW,
-            new="row = i + jax.lax",
-            says="i counts blocks, and each has bm rows: block i begins at row i * bm",
-        ),
-        Mistake(
-            "takes one row too many",
-            old="row < ends_ref[g]",
-            new="row <= ends_ref[g]",
-            says="row ends[g] is not group g's any more",
-        ),
-        Mistake(
-            "leaves its first row out",
-            old="starts_ref[g] <= row",
-            new="starts_ref[g] < row",
-            says="row starts[g] is group g's first",
-        ),
-        Mistake(
-            "multiplies by the mask",
-            old=_STORE,
-            new="o_ref[...] = jnp.where(mine, 1.0, 0.0) * x_ref[...] + jnp.where(mine, 0.0, 1.0) * o_ref[...]",
-            says="NaN times 0 is NaN: choose by `jnp.where`",
-        ),
-        Mistake(
-            "looks up the range of group i",
-            old=_MINE,
-            new="mine = (starts_ref[i] <= row) & (row < ends_ref[i])",
-            says="i counts tiles; the group is g",
-        ),
-        Mistake(
-            "numbers columns instead of rows",
-            old="o_ref.shape, 0)",
-            new="o_ref.shape, 1)",
-            says="dimension 0 of a block runs along its rows",
-        ),
-        Mistake(
-            "makes a column of a 1-D mask",
-            edits=(
-                (_ROW + ".broadcasted_iota(jnp.int32, o_ref.shape, 0)", "row = i * bm + jnp.arange(bm)"),
-                (_MINE, "mine = ((starts_ref[g] <= row) & (row < ends_ref[g]))[:, None]"),
-            ),
-            says="a 1-D mask does not become a column. Number the rows in two dimensions",
-            stage="tpu",
-        ),
-        Mistake(
-            "asks in Python whether the tile is its own",
-            old=_STORE,
-            new="if starts_ref[g] < (i + 1) * bm:\n        o_ref[...] = jnp.where(mine, x_ref[...], o_ref[...])",
-            says="not known while Python runs",
-            stage="error",
-        ),
-        Mistake(
-            "slices the Ref by numbers that are data",
-            old=_STORE,
-            new="o_ref[starts_ref[g]:ends_ref[g]] = x_ref[starts_ref[g]:ends_ref[g]]",
-            says="A slice that starts at a traced number",
-            stage="error",
-        ),
-        Mistake(
-            "reads all of the prefetched array",
-            old=_MINE,
-            new="mine = (starts_ref[...][g] <= row) & (row < ends_ref[...][g])",
-            says="SMEM holds scalars, which are read one by one",
-            stage="tpu",
-        ),
-        Mistake(
-            "takes ends for lengths",
-            old="row < ends_ref[g])",
-            new="row < starts_ref[g] + ends_ref[g])",
-            says="ends[g] is a row, the one after group g's last",
-        ),
-        Mistake(
-            "counts rows by the group's number",
-            old="row = i * bm +",
-            new="row = g * bm +",
-            says="block i begins at row i * bm, whatever group is stored",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "chooses between x, zeros and the block in one store",
-            old=_ZERO,
-            new="",
-            edits=((_STORE, "o_ref[...] = jnp.where(mine, x_ref[...], jnp.where(g == 0, 0.0, o_ref[...]))"),),
-        ),
-        Alternative(
-            "adds its rows to zeros",
-            old=_STORE,
-            new="o_ref[...] += jnp.where(mine, x_ref[...], 0.0)",
-        ),
-        Alternative(
-            "skips tiles without a row of its own",
-            old=_STORE,
-            new="""
-    @pl.when((starts_ref[g] < (i + 1) * bm) & (i * bm < ends_ref[g]))
-    def _():
-        o_ref[...] = jnp.where(mine, x_ref[...], o_ref[...])
-""",
-        ),
-        Alternative(
-            "stores zeros outside at the first visit, and keeps the rest at the others",
-            old=_ZERO,
-            new="",
-            edits=(
-                (
-                    _STORE,
-                    """
-    @pl.when(g == 0)
-    def _():
-        o_ref[...] = jnp.where(mine, x_ref[...], jnp.zeros_like(x_ref))
-
-    @pl.when(g != 0)
-    def _():
-        o_ref[...] = jax.lax.select(mine, x_ref[...], o_ref[...])
-""",
-                ),
-            ),
-        ),
-        Alternative(
-            "shifts the range into the block",
-            edits=(
-                (_ROW, "row = jax.lax"),
-                (_MINE, "mine = (row >= starts_ref[g] - i * bm) & (row < ends_ref[g] - i * bm)"),
-            ),
-        ),
-        Alternative(
-            "makes a column of row numbers",
-            old=_ROW + ".broadcasted_iota(jnp.int32, o_ref.shape, 0)",
-            new="row = (i * bm + jnp.arange(bm))[:, None]",
-        ),
-        Alternative("takes other blocks", old="    bm = 64\n", new="    bm = 32\n"),
-    ],
     scale=scale,
     par=par,
     fresh=fresh,

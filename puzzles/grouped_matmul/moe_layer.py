@@ -205,7 +205,7 @@ def moe_layer(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
+from puzzles import Launch, Puzzle, array, rng
 
 
 def make_inputs(key, M, D, F, E, top_k, favourite=None, shunned=None):
@@ -273,14 +273,6 @@ _OUTSIDE = [
     "mul", "add", "add_any", "sub", "div", "max", "min", "integer_pow", "select_n", "reduce_sum",
     "reduce_max", "concatenate", "stack", "rev",
 ]  # fmt: skip
-_D_LHS = 'd_lhs = find("grouped_matmul_transposed").solution(dy, rhs, group_sizes)'
-_D_RHS = 'd_rhs = find("grouped_outer").solution(lhs, dy, group_sizes)'
-_WEIGHTS = "weights = jax.nn.softmax(logits, axis=1)"
-_ORDER = "order = jnp.argsort(experts)"
-_SIZES = "group_sizes = jnp.bincount(experts, length=router_logits.shape[1])"
-_ROWS = "rows = x[order // top_k]"
-_SLOTS = "slots = out[jnp.argsort(order)].reshape(M, top_k, D)"
-_SUM = "return jnp.sum(weights[:, :, None] * slots, axis=1)"
 
 PUZZLE = Puzzle(
     spec=moe_layer_spec,
@@ -291,7 +283,10 @@ PUZZLE = Puzzle(
     ],
     observe=observe,
     glance=glance,
-    results=["the result", *(f"the gradient of {x}" for x in ("x", "router_logits", "w_gate", "w_up", "w_down"))],
+    results=[
+        "the result",
+        *(f"the gradient of {x}" for x in ("x", "router_logits", "w_gate", "w_up", "w_down")),
+    ],
     outside=_OUTSIDE,
     slack=dict(outside=1.04),  # of what all nine launches get, some list of tokens more
     tolerance=1e-4,
@@ -308,224 +303,6 @@ PUZZLE = Puzzle(
     explain="""Sorting the slots by expert turns routing into three grouped matmuls, and in the reference the inverse of the
     same order brings the answers home. Of all that, JAX differentiates everything but the kernels, and for those the
     rule is two rungs of this ladder: rows times transposed weights, and outer products summed by group.""",
-    mistakes=[
-        Mistake(
-            "takes the softmax over all experts",
-            old=_WEIGHTS,
-            new="weights = jnp.take_along_axis(jax.nn.softmax(router_logits, axis=1), jax.lax.top_k(router_logits, top_k)[1], axis=1)",
-            says="the weights of the chosen experts have to add up to 1: softmax over their logits only",
-        ),
-        Mistake(
-            "takes the softmax over the tokens",
-            old=_WEIGHTS,
-            new="weights = jax.nn.softmax(logits, axis=0)",
-            says="the weights of one token's experts add up to 1: softmax along axis 1",
-        ),
-        Mistake(
-            "weighs by the logits",
-            old=_WEIGHTS,
-            new="weights = logits",
-            says="logits are no weights yet: take the softmax of the chosen ones",
-        ),
-        Mistake(
-            "leaves out the weights",
-            old=_SUM,
-            new="return jnp.sum(slots, axis=1)",
-            says="each slot counts with its weight",
-        ),
-        Mistake(
-            "takes the weights in the order of their size",
-            old=_WEIGHTS,
-            new="weights = jax.nn.softmax(jnp.sort(logits, axis=1), axis=1)",
-            says="weight j of a token belongs to its expert j: leave the logits as top_k returns them",
-        ),
-        Mistake(
-            "takes the mean over a token's slots",
-            old=_SUM,
-            new="return jnp.mean(weights[:, :, None] * slots, axis=1)",
-            says="the weights add up to 1 already: a sum, not a mean",
-        ),
-        Mistake(
-            "keeps the gradient from the router",
-            old=_WEIGHTS,
-            new="weights = jax.lax.stop_gradient(jax.nn.softmax(logits, axis=1))",
-            says="the result is right, but the router learns through the weights and gets no gradient",
-        ),
-        Mistake(
-            "does not sort",
-            old=_ORDER,
-            new="order = jnp.arange(experts.size)",
-            says="the first group_sizes[0] rows are multiplied by expert 0, whoever they are",
-        ),
-        Mistake(
-            "sorts the experts downwards",
-            old=_ORDER,
-            new="order = jnp.argsort(-experts)",
-            says="the rows of group 0 come first: sort upwards",
-        ),
-        Mistake(
-            "takes a slot's number for its token's",
-            old=_ROWS,
-            new="rows = x[order]",
-            says="order counts slots, and slot n belongs to token n // top_k",
-        ),
-        Mistake(
-            "gathers the tokens without sorting them",
-            old=_ROWS,
-            new="rows = jnp.repeat(x, top_k, axis=0)",
-            says="row n of a sorted list is slot order[n], and its token is order[n] // top_k",
-        ),
-        Mistake(
-            "does not unsort",
-            old=_SLOTS,
-            new="slots = out[: M * top_k].reshape(M, top_k, D)",
-            says="the answers come sorted by expert, and the tokens want them back in their own order",
-        ),
-        Mistake(
-            "lays the slots out choice by choice",
-            old=_SLOTS,
-            new="slots = out[jnp.argsort(order)].reshape(top_k, M, D).swapaxes(0, 1)",
-            says="the slots of one token stand side by side: the token's axis comes first, reshape(M, top_k, D)",
-        ),
-        Mistake(
-            "unsorts by sorting once more",
-            old=_SLOTS,
-            new="slots = out[order].reshape(M, top_k, D)",
-            says="order says which slot a row came from; the way back is its inverse",
-        ),
-        Mistake(
-            "takes the remainder for the token of a slot",
-            old=_ROWS,
-            new="rows = x[order % len(x)]",
-            says="the slots of one token stand side by side: slot n belongs to token n // top_k",
-        ),
-        Mistake(
-            "counts the first choices only",
-            old=_SIZES,
-            new="group_sizes = jnp.bincount(experts[::top_k], length=router_logits.shape[1])",
-            says="every slot is a row of some group, so the sizes add up to M * top_k",
-        ),
-        Mistake(
-            "lets the data choose how many groups there are",
-            old=_SIZES,
-            new="group_sizes = jnp.bincount(experts)",
-            says="`group_sizes = jnp.bincount(experts)` in `route` raises",
-            stage="error",
-        ),
-        Mistake(
-            "gives the rows no gradient",
-            old=_D_LHS,
-            new="d_lhs = jnp.zeros_like(lhs)",
-            says="what arrives at a projection's result has to go on to its rows, through the transposed weights",
-            stage="values",
-        ),
-        Mistake(
-            "swaps the factors of the weights' gradient",
-            old=_D_RHS,
-            new='d_rhs = find("grouped_outer").solution(dy, lhs, group_sizes)',
-            says="at output[1] the bwd rule produced",
-            stage="error",
-        ),
-        Mistake(
-            "multiplies back by weights that are not transposed",
-            old=_D_LHS,
-            new='d_lhs = find("grouped_matmul").solution(dy, rhs, group_sizes)',
-            says="do not fit rhs of shape",
-            stage="error",
-        ),
-        Mistake(
-            "transposes the weights in HBM",
-            old=_D_LHS,
-            new='d_lhs = find("grouped_matmul").solution(dy, rhs.swapaxes(1, 2), group_sizes)',
-            says="writes 352 MiB to HBM",
-            stage="work",
-        ),
-        Mistake(
-            "lets every expert see every token",
-            code="""
-def moe_layer(x, router_logits, w_gate, w_up, w_down, top_k):
-    (M, D), E = x.shape, router_logits.shape[1]
-    _, experts = jax.lax.top_k(router_logits, top_k)
-    chosen = jnp.any(experts[:, :, None] == jnp.arange(E), axis=1)
-    weights = jax.nn.softmax(jnp.where(chosen, router_logits, -jnp.inf), axis=1)
-    rows, sizes = jnp.concatenate([x] * E), jnp.full(E, M)
-    rows = jnp.pad(rows, ((0, -len(rows) % 512), (0, 0)))
-    hidden = jax.nn.silu(grouped(rows, w_gate, sizes)) * grouped(rows, w_up, sizes)
-    every = grouped(hidden, w_down, sizes)[: E * M].reshape(E, M, D)
-    return jnp.sum(weights.T[:, :, None] * every, axis=0)
-""",
-            says="are made outside of the kernel",
-            stage="work",
-        ),
-        Mistake(
-            "makes a pass for each choice",
-            code="""
-def moe_layer(x, router_logits, w_gate, w_up, w_down, top_k):
-    logits, choices = jax.lax.top_k(router_logits, top_k)
-    weights, y = jax.nn.softmax(logits, axis=1), 0
-    for n in range(top_k):
-        order = jnp.argsort(choices[:, n])
-        sizes = jnp.bincount(choices[:, n], length=router_logits.shape[1])
-        rows = jnp.pad(x[order], ((0, -len(x) % 512), (0, 0)))
-        hidden = jax.nn.silu(grouped(rows, w_gate, sizes)) * grouped(rows, w_up, sizes)
-        y = y + weights[:, n, None] * grouped(hidden, w_down, sizes)[jnp.argsort(order)]
-    return y
-""",
-            says="makes 27 launches where this rung asks for 9",
-            stage="work",
-        ),
-        Mistake(
-            "does a dense mixture in plain JAX",
-            code="moe_layer = lambda *args, **options: moe_layer_spec(*args, **options)",
-            says="makes no `pallas_call`",
-            stage="pallas",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "adds each row to its token, without unsorting",
-            old=_SLOTS,
-            new="rows = weights.reshape(-1)[order, None] * out[: M * top_k]",
-            edits=((_SUM, "return jnp.zeros_like(x).at[order // top_k].add(rows)"),),
-        ),
-        Alternative(
-            "inverts the order by a scatter",
-            old=_SLOTS,
-            new="""back = jnp.zeros_like(order).at[order].set(jnp.arange(M * top_k))
-    slots = jnp.take(out, back, axis=0).reshape(M, top_k, D)""",
-        ),
-        Alternative(
-            "counts by searching the sorted experts, and repeats the tokens",
-            edits=(
-                (
-                    _SIZES,
-                    """each = jnp.arange(router_logits.shape[1])
-    ends = jnp.searchsorted(experts[order], each, side="right")
-    group_sizes = jnp.diff(ends, prepend=0)""",
-                ),
-                (_ROWS, "rows = jnp.repeat(x, top_k, axis=0)[order]"),
-            ),
-        ),
-        Alternative(
-            "sorts the logits downwards, and lays the tokens out by slot",
-            edits=(
-                (
-                    "logits, experts = jax.lax.top_k(router_logits, top_k)",
-                    """experts = jnp.argsort(router_logits, axis=1, descending=True, stable=True)[:, :top_k]
-    logits = jnp.take_along_axis(router_logits, experts, axis=1)""",
-                ),
-                (
-                    _ROWS,
-                    "rows = jnp.broadcast_to(x[:, None], (len(x), top_k, x.shape[1])).reshape(-1, x.shape[1])[order]",
-                ),
-            ),
-        ),
-        Alternative(
-            "sums the weights' gradient first",
-            old=f"    {_D_LHS}\n    {_D_RHS}",
-            new=f"    {_D_RHS}\n    {_D_LHS}",
-        ),
-    ],
     waivers={
         "blocks": "no kernel is written here, and those that are called have such cases in their own rungs",
     },

@@ -105,7 +105,7 @@ import math
 
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
+from puzzles import Launch, Puzzle, array, rng
 
 
 def make_inputs(key, E, M, K, N):
@@ -138,10 +138,6 @@ def fresh(r):
     return dict(zip("EMKN", shapes[r.integers(len(shapes))], strict=True))
 
 
-_LHS = "pl.BlockSpec((None, bm, bk), lambda e, i, j, k, perm_ref: (e, i, k))"
-_RHS = "pl.BlockSpec((None, bk, bn), lambda e, i, j, k, perm_ref: (perm_ref[e], k, j))"
-_OUT = "pl.BlockSpec((None, bm, bn), lambda e, i, j, k, perm_ref: (e, i, j))"
-
 PUZZLE = Puzzle(
     spec=permuted_matmul_spec,
     solution=permuted_matmul,
@@ -158,172 +154,6 @@ PUZZLE = Puzzle(
     explain="""The index map of rhs looks up which weight to fetch, so the pipeline fetches the right blocks, and
     no permuted copy is ever written. The kernel's body sees nothing of it: routing is a matter of index maps
     alone.""",
-    mistakes=[
-        Mistake(
-            "ignores perm",
-            old=_RHS,
-            new=_RHS.replace("perm_ref[e]", "e"),
-            says="matrix e gets weight e, whatever perm says",
-        ),
-        Mistake(
-            "applies the inverse permutation",
-            edits=((_LHS, _LHS.replace("(e, i", "(perm_ref[e], i")), (_RHS, _RHS.replace("perm_ref[e]", "e")), (_OUT, _OUT.replace("(e, i, j))", "(perm_ref[e], i, j))"))),
-            says="weight e goes to matrix perm[e]; it is matrix e that gets weight perm[e]",
-        ),
-        Mistake(
-            "permutes lhs",
-            edits=((_LHS, _LHS.replace("(e, i", "(perm_ref[e], i")), (_RHS, _RHS.replace("perm_ref[e]", "e"))),
-            says="the matrices stay in order, and the weights are looked up",
-        ),
-        Mistake(
-            "permutes lhs as well as rhs",
-            old=_LHS,
-            new=_LHS.replace("(e, i", "(perm_ref[e], i"),
-            says="pairs of equal number are multiplied, and stored in another order",
-        ),
-        Mistake(
-            "permutes the output",
-            edits=((_RHS, _RHS.replace("perm_ref[e]", "e")), (_OUT, _OUT.replace("(e, i, j))", "(perm_ref[e], i, j))"))),
-            says="result e has to lie at e",
-        ),
-        Mistake(
-            "looks up perm by the wrong program id",
-            old=_RHS,
-            new=_RHS.replace("perm_ref[e]", "perm_ref[i]"),
-            says="program id e says which matrix it is; i only which rows of it",
-        ),
-        Mistake(
-            "swaps the last two block indices of rhs",
-            old=_RHS,
-            new=_RHS.replace("k, j))", "j, k))"),
-            says="a weight is K × N: k comes before j",
-        ),
-        Mistake(
-            "looks up what it has looked up",
-            old=_RHS,
-            new=_RHS.replace("perm_ref[e]", "perm_ref[perm_ref[e]]"),
-            says="perm_ref[e] is the weight's number already",
-        ),
-        Mistake(
-            "swaps the last two block indices of lhs",
-            old=_LHS,
-            new=_LHS.replace("(e, i, k)", "(e, k, i)"),
-            says="a matrix is M × K: i comes before k",
-        ),
-        Mistake(
-            "swaps the last two block indices of the output",
-            old=_OUT,
-            new=_OUT.replace("(e, i, j))", "(e, j, i))"),
-            says="a result is M × N: i comes before j",
-        ),
-        Mistake(
-            "reads all of the Ref in its index map",
-            old=_RHS,
-            new=_RHS.replace("perm_ref[e]", "perm_ref[...][e]"),
-            says="one number at a time, as in `perm_ref[n]`",
-            stage="error",
-        ),
-        Mistake(
-            "gathers before the launch",
-            edits=((_RHS, _RHS.replace("perm_ref[e]", "e")), ("(perm, lhs, rhs)", "(perm, lhs, rhs[perm])")),
-            says="`gather` works on the data outside the kernel",
-            stage="pallas",
-        ),
-        Mistake(
-            "takes the Ref first in its index map",
-            old=_RHS,
-            new=_RHS.replace("e, i, j, k, perm_ref:", "perm_ref, e, i, j, k:"),
-            says="A single number has no axes to index.",
-            stage="error",
-        ),
-        Mistake(
-            "leaves the Ref out of an index map that does not need it",
-            old=_LHS,
-            new=_LHS.replace("k, perm_ref:", "k:"),
-            says="It is the index map in `pl.BlockSpec((None, bm, bk), lambda e, i, j, k: (e, i, k)),`",
-            stage="error",
-        ),
-        Mistake(
-            "reads the array itself in its index map",
-            old=_RHS,
-            new=_RHS.replace("perm_ref[e]", "perm[e]"),
-            says="must not capture constants",
-            stage="error",
-        ),
-        Mistake(
-            "passes perm last",
-            old="(perm, lhs, rhs)",
-            new="(lhs, rhs, perm)",
-            says="must have the same number of dimensions as the array shape (4,)",
-            stage="error",
-        ),
-        Mistake(
-            "fetches all weights and lets the kernel pick one",
-            edits=((_RHS, _RHS.replace("(None, bk, bn)", "(E, bk, bn)").replace("perm_ref[e]", "0")), ("rhs_ref[...], preferred", "rhs_ref[perm_ref[pl.program_id(0)]], preferred")),
-            says="Blocks of `rhs_ref` are fetched",
-            stage="work",
-        ),
-        Mistake(
-            "takes all of K in one block",
-            old="bm, bk, bn = 64, 128, 256",
-            new="bm, bk, bn = 64, K, 256",
-            says="of VMEM, where a kernel gets 16 MiB",
-            stage="work",
-        ),
-        Mistake(
-            "takes the rows of lhs by j",
-            old="(e, i, k))",
-            new="(e, j, k))",
-            says="i counts blocks of rows, j blocks of columns: lhs is M × K, (e, i, k)",
-        ),
-        Mistake(
-            "takes the columns of rhs by i",
-            old="(perm_ref[e], k, j)",
-            new="(perm_ref[e], k, i)",
-            says="j counts blocks of columns, i blocks of rows: rhs is K × N, and its last index is j",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "keeps the leading axis and squeezes in the kernel",
-            edits=(
-                (_RHS, _RHS.replace("(None, bk, bn)", "(1, bk, bn)")),
-                ("rhs_ref[...], preferred", "rhs_ref[0], preferred"),
-            ),
-        ),
-        Alternative(
-            "takes everything behind the program ids together",
-            edits=(
-                (_LHS, _LHS.replace("perm_ref:", "*_:")),
-                (_OUT, _OUT.replace("perm_ref:", "*_:")),
-                (_RHS, _RHS.replace("perm_ref:", "*refs:").replace("perm_ref[e]", "refs[0][e]")),
-            ),
-        ),
-        Alternative("takes other blocks", old="bm, bk, bn = 64, 128, 256", new="bm, bk, bn = 32, 128, 128"),
-        Alternative(
-            "puts the batch inside",
-            code="""
-def permuted_matmul(lhs, rhs, perm):
-    (E, M, K), (_, _, N) = lhs.shape, rhs.shape
-    bm, bk, bn = 64, 128, 128
-    return pl.pallas_call(
-        permuted_matmul_kernel,
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=(N // bn, M // bm, E, K // bk),
-            in_specs=[
-                pl.BlockSpec((None, bm, bk), lambda j, i, e, k, _: (e, i, k)),
-                pl.BlockSpec((None, bk, bn), lambda j, i, e, k, perm_ref: (perm_ref[e], k, j)),
-            ],
-            out_specs=pl.BlockSpec((None, bm, bn), lambda j, i, e, k, _: (e, i, j)),
-            scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
-        ),
-        out_shape=jax.ShapeDtypeStruct((E, M, N), jnp.float32),
-        interpret=INTERPRET,
-    )(perm, lhs, rhs)
-""",
-        ),
-    ],
     scale=scale,
     par=par,
     fresh=fresh,

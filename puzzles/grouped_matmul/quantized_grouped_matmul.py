@@ -233,7 +233,7 @@ def quantized_grouped_matmul(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles import Puzzle, array, rng
 from puzzles.grouped_matmul import grouped_matmul
 from puzzles.grouped_matmul.grouped_matmul import rows_of
 
@@ -265,12 +265,6 @@ def fresh(r):
     return dict(M=128, K=256, N=384, sizes=(10, 0, 54 + behind, 30 * more))
 
 
-_WEIGHTS = "weights = rhs_ref[...].astype(jnp.bfloat16)"
-_SUM = "acc_ref[...] += jnp.dot(lhs_ref[...], weights, preferred_element_type=jnp.float32)"
-_SCALED = "scaled = acc_ref[...] * scales_ref[...]"
-_STORE = "o_ref[...] = jnp.where(mine, scaled, others).astype(o_ref.dtype)"
-_MAP = "lambda j, s, k, offsets, groups, tiles: (groups[s], 0, j)"
-
 PUZZLE = Puzzle(
     spec=quantized_grouped_matmul_spec,
     solution=quantized_grouped_matmul,
@@ -290,159 +284,6 @@ PUZZLE = Puzzle(
     ],
     explain="""One byte a weight crosses from HBM to VMEM, and only there it becomes a float. The scales do not depend on k, so they
     can leave the sum: the reference multiplies one block of sums by them instead of every block of weights.""",
-    mistakes=[
-        Mistake(
-            "leaves the scales out",
-            old=_SCALED,
-            new="scaled = acc_ref[...]",
-            says="integers were multiplied: each column of the sum still wants its scale",
-        ),
-        Mistake(
-            "divides by the scales",
-            old=_SCALED,
-            new="scaled = acc_ref[...] / scales_ref[...]",
-            says="a weight is its integer times the scale: dividing is how it was quantised",
-        ),
-        Mistake(
-            "scales the sum at every k",
-            old=_SUM,
-            new="acc_ref[...] = (acc_ref[...] + jnp.dot(lhs_ref[...], weights, preferred_element_type=jnp.float32)) * scales_ref[...]",
-            edits=((_SCALED, "scaled = acc_ref[...]"),),
-            says="what was summed before is scaled again with every block of K: scale once, at the last k",
-        ),
-        Mistake(
-            "scales twice, each block's product and the sum",
-            old=_SUM,
-            new="acc_ref[...] += jnp.dot(lhs_ref[...], weights, preferred_element_type=jnp.float32) * scales_ref[...]",
-            says="one scale a column, once: in the loop or behind it",
-        ),
-        Mistake(
-            "scales what others stored",
-            old=_STORE,
-            new="o_ref[...] = (jnp.where(mine, acc_ref[...], others) * scales_ref[...]).astype(o_ref.dtype)",
-            says="the rows of earlier visits have been scaled, with their own expert's scales: scale the sum before choosing",
-        ),
-        Mistake(
-            "rounds scaled weights to bf16",
-            old=_WEIGHTS,
-            new="weights = (rhs_ref[...] * scales_ref[...]).astype(jnp.bfloat16)",
-            edits=((_SCALED, "scaled = acc_ref[...]"),),
-            says="integers are exact in bf16, their products with a scale are not: multiply the sum instead",
-        ),
-        Mistake(
-            "makes the rows integers, too",
-            old="jnp.dot(lhs_ref[...], weights",
-            new="jnp.dot(lhs_ref[...].astype(jnp.int8).astype(jnp.bfloat16), weights",
-            says="the rows are not quantised, and a cast to int8 cuts off what stands behind the point",
-        ),
-        Mistake(
-            "rounds the rows to bf16",
-            old="jnp.dot(lhs_ref[...], weights",
-            new="jnp.dot(lhs_ref[...].astype(jnp.bfloat16), weights",
-            says="a row in f32 keeps 8 of its 24 bits; the cast is for the integers, which are exact in bf16: leave the rows as they are",
-        ),
-        Mistake(
-            "keeps the last block of K only",
-            old="acc_ref[...] += jnp.dot",
-            new="acc_ref[...] = jnp.dot",
-            says="the sum runs over all k: add to what acc_ref holds",
-        ),
-        Mistake(
-            "takes the scales of group s at step s",
-            old=_MAP,
-            new=_MAP.replace("groups[s]", "s"),
-            says="s counts visits; groups[s] is the expert whose weights, and scales, a visit needs",
-        ),
-        Mistake(
-            "takes the scales of expert 0",
-            old=_MAP,
-            new=_MAP.replace("groups[s]", "0"),
-            says="each expert has scales of its own: ask groups[s]",
-        ),
-        Mistake(
-            "takes the scales of the first columns",
-            old=_MAP,
-            new=_MAP.replace("0, j)", "0, 0)"),
-            says="column block j of the output has the scales of column block j",
-        ),
-        Mistake(
-            "takes the blocks of K for those of N",
-            old=_MAP,
-            new=_MAP.replace("0, j)", "0, k)"),
-            says="scales belong to columns, which j counts; k is what the sum runs over",
-        ),
-        Mistake(
-            "keeps the axis of the experts in the block",
-            old="(None, 1, bn)",
-            new="(1, 1, bn)",
-            says="Value shape: (1, 64, 128)",
-            stage="error",
-        ),
-        Mistake(
-            "takes one row of E × N scales as a block",
-            edits=(
-                ("(None, 1, bn)", "(1, bn)"),
-                (_MAP, _MAP.replace("0, j)", "j)")),
-                ("lhs, rhs_q, scales, jnp.zeros", "lhs, rhs_q, scales[:, 0], jnp.zeros"),
-            ),
-            says="multiples of (8, 128)",
-            stage="tpu",
-        ),
-        Mistake(
-            "stores the whole tile at every visit",
-            old=_STORE,
-            new="o_ref[...] = scaled.astype(o_ref.dtype)",
-            says="the last visitor of a tile overwrites the rows of all the others",
-        ),
-        Mistake(
-            "clears the other rows at every visit",
-            old=_STORE,
-            new="o_ref[...] = jnp.where(mine, scaled, 0.0).astype(o_ref.dtype)",
-            says="what the visit before stored in the same tile is lost: the other rows get `others`",
-        ),
-        Mistake(
-            "leaves the output's type to chance",
-            old="jnp.where(mine, scaled, others).astype(o_ref.dtype)",
-            new="jnp.where(mine, scaled, others)",
-            says="What is stored must have the Ref's dtype",
-            stage="error",
-        ),
-        Mistake(
-            "writes bf16 weights to HBM first",
-            old="lhs, rhs_q, scales, jnp.zeros",
-            new="lhs, rhs_q.astype(jnp.bfloat16), scales, jnp.zeros",
-            says="are made outside of the kernel",
-            stage="work",
-        ),
-        Mistake(
-            "adds the scales",
-            old="acc_ref[...] * scales_ref[...]",
-            new="acc_ref[...] + scales_ref[...]",
-            says="an integer times its column's scale is the weight: multiply",
-        ),
-        Mistake(
-            "takes one scale for a block",
-            old="acc_ref[...] * scales_ref[...]",
-            new="acc_ref[...] * scales_ref[0, 0]",
-            says="each column has its own: `scales_ref[...]`, which broadcasts along the rows",
-        ),
-        Mistake(
-            "takes the scales of group tiles[s]",
-            old="offsets, groups, tiles: (groups[s], 0, j)",
-            new="offsets, groups, tiles: (tiles[s], 0, j)",
-            says="tiles count rows: whose scales they are, groups[s] says",
-        ),
-    ],
-    alternatives=[
-        Alternative("lets the dot promote the integers", old=_WEIGHTS, new="weights = rhs_ref[...]"),
-        Alternative(
-            "scales each block's product",
-            old=_SUM,
-            new="acc_ref[...] += jnp.dot(lhs_ref[...], weights, preferred_element_type=jnp.float32) * scales_ref[...]",
-            edits=((_SCALED, "scaled = acc_ref[...]"),),
-        ),
-        Alternative("takes other tiles", old="tiles(M, K, N, lhs.dtype)", new="tiles(M, K, N, lhs.dtype)\n    bm = bm if bm > 64 else min(bm, 32)"),
-    ],
     waivers={"signed": "a scale is a positive number: signs are the integers' matter"},
     scale=scale,
     par=grouped_matmul.par,

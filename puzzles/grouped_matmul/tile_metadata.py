@@ -90,7 +90,7 @@ def tile_metadata(
 #     print("tiles ", tile_ids[:num_steps], "\n")
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, array, mutate
+from puzzles import Puzzle, array, mutate
 from puzzles.grouped_matmul.group_offsets import draw_sizes
 
 
@@ -106,7 +106,9 @@ def _active(result, steps):
 
 def accepts(result, group_sizes, M, bm):
     E, tiles = len(group_sizes), M // bm
-    assert isinstance(result, tuple | list) and len(result) == 3, "return three: group_ids, tile_ids, num_steps"
+    assert isinstance(result, tuple | list) and len(result) == 3, (
+        "return three: group_ids, tile_ids, num_steps"
+    )
     shapes = dict(group_ids=(tiles + E - 1,), tile_ids=(tiles + E - 1,), num_steps=())
     for x, (name, shape) in zip(map(np.asarray, result), shapes.items(), strict=True):
         static = f", for any sizes: M // bm + E - 1 = {tiles} + {E} - 1" if shape else ", a scalar"
@@ -131,7 +133,9 @@ def _difference(mine, theirs):
     visits = list(zip(*mine[:2], strict=True)), list(zip(*theirs[:2], strict=True))
     t = next(t for t, (a, b) in enumerate(zip(*visits, strict=True)) if a != b)
     (g, tile), (group, row) = visits[0][t], visits[1][t]
-    return f"Step {t} should visit tile {row} for group {group}; it visits tile {tile} for group {g}."
+    return (
+        f"Step {t} should visit tile {row} for group {group}; it visits tile {tile} for group {g}."
+    )
 
 
 def _diagnosis(mine, *args):
@@ -148,13 +152,6 @@ def fresh(r):
     M, total = ((640, 640), (640, 500), (1920, 1920), (1920, 1300))[r.integers(4)]
     return dict(M=M, bm=64, E=int(r.choice((10, 21))), total=total, empty=3)
 
-
-_STOPS = "stops = jnp.cumsum(counts)  # of each group's visits"
-_T = "t = jnp.minimum(jnp.arange(M // bm + E - 1), num_steps - 1)"
-_GROUPS = 'group_ids = jnp.searchsorted(stops, t, side="right")'
-_NTH = "nth = t - (stops - counts)[group_ids]"
-_TILES = "tile_ids = offsets[group_ids] // bm + nth"
-_RETURN = "return group_ids, jnp.maximum(tile_ids, 0), num_steps  # t is -1 if no group has rows"
 
 PUZZLE = Puzzle(
     spec=tile_metadata_spec,
@@ -183,165 +180,4 @@ PUZZLE = Puzzle(
     jit=True,
     fresh=fresh,
     accepts=accepts,
-    mistakes=[
-        Mistake(
-            "never visits a tile twice",
-            old=_TILES,
-            new="tile_ids = jnp.minimum(t, M // bm - 1)",
-            says="when a group begins inside a tile, the next visit is to the same tile",
-        ),
-        Mistake(
-            "counts the tiles of each group from 0",
-            old=_TILES,
-            new="tile_ids = nth",
-            says="the first tile of a group is the one that holds row offsets[g]",
-        ),
-        Mistake(
-            "begins each group at the next whole tile",
-            old=_TILES,
-            new="tile_ids = jnp.minimum(-(-offsets[group_ids] // bm) + nth, M // bm - 1)",
-            says="the rows before that are in a tile shared with the group before, and would be lost",
-        ),
-        Mistake(
-            "gives each group as many visits as its size fills",
-            edits=((_STOPS, "counts = -(-group_sizes // bm)\n    stops = jnp.cumsum(counts)"),),
-            says="the size alone does not tell: by where it begins, a group may touch one tile more than its rows would fill",
-        ),
-        Mistake(
-            "visits empty groups",
-            edits=((_STOPS, "counts = jnp.maximum(counts, 1)\n    stops = jnp.cumsum(counts)"),),
-            says="a group without rows needs no step",
-        ),
-        Mistake(
-            "goes over to the next group one step late",
-            old='side="right"',
-            new='side="left"',
-            says="where the visits of groups 0 to g end, the next group begins: that step is no longer group g's",
-        ),
-        Mistake(
-            "counts a group's visits from where they end",
-            old=_NTH,
-            new="nth = t - stops[group_ids]",
-            says="a group's visits begin where those of the group before it end",
-        ),
-        Mistake(
-            "stays on the first tile of each group",
-            old=_TILES,
-            new="tile_ids = offsets[group_ids] // bm",
-            says="a group's second visit is to its second tile",
-        ),
-        Mistake(
-            "gives the length of the arrays as num_steps",
-            old=_RETURN,
-            new="return group_ids, jnp.maximum(tile_ids, 0), jnp.int32(len(tile_ids))",
-            says="what comes after the last visit must not be counted",
-        ),
-        Mistake(
-            "gives the index of the last visit as num_steps",
-            old=_RETURN,
-            new="return group_ids, jnp.maximum(tile_ids, 0), num_steps - 1",
-            says="a grid of that many steps leaves the last visit out",
-        ),
-        Mistake(
-            "gives the number of tiles as num_steps",
-            old=_RETURN,
-            new="return group_ids, jnp.maximum(tile_ids, 0), jnp.int32(M // bm)",
-            says="a tile that groups share has a visit for each of them",
-        ),
-        Mistake(
-            "counts a shared tile for every group that has rows",
-            old=_RETURN,
-            new="return group_ids, jnp.maximum(tile_ids, 0), M // bm + jnp.sum(group_sizes > 0) - 1",
-            says="a group that begins where a tile begins shares none with the group before",
-        ),
-        Mistake(
-            "returns the tiles first",
-            old=_RETURN,
-            new="return jnp.maximum(tile_ids, 0), group_ids, num_steps",
-            says="group_ids come before tile_ids",
-        ),
-        Mistake(
-            "counts one tile more than there can be visits",
-            old="jnp.arange(M // bm + E - 1)",
-            new="jnp.arange(M // bm + E)",
-            says="M // bm + E - 1 = 4 + 5 - 1",
-        ),
-        Mistake(
-            "runs on beyond the last visit",
-            edits=((_T, "t = jnp.arange(M // bm + E - 1)"),),
-            says="it must be legal",
-        ),
-        Mistake(
-            "lets the data choose the shape",
-            edits=((_GROUPS, "group_ids = jnp.repeat(jnp.arange(E), counts)"),),
-            says="not known while Python runs",
-            stage="error",
-        ),
-        Mistake(
-            "lists the visits in Python",
-            edits=((_GROUPS, "group_ids = jnp.array([g for g in range(E) for _ in range(counts[g])])"),),
-            says="not known while Python runs",
-            stage="error",
-        ),
-        Mistake(
-            "selects the visits from a table by a boolean index",
-            code="""
-def tile_metadata(group_sizes, M, bm):
-    offsets = find("group_offsets").solution(group_sizes)
-    tile, start, end = jnp.arange(M // bm), offsets[:-1, None], offsets[1:, None]
-    touched = jnp.maximum(start, tile * bm) < jnp.minimum(end, (tile + 1) * bm)
-    groups = jnp.broadcast_to(jnp.arange(len(group_sizes))[:, None], touched.shape)
-    return groups[touched], jnp.broadcast_to(tile, touched.shape)[touched], touched.sum()
-""",
-            says="not known while Python runs",
-            stage="error",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "repeats each group's number",
-            code="""
-def tile_metadata(group_sizes, M, bm):
-    E, length = len(group_sizes), M // bm + len(group_sizes) - 1
-    ends = jnp.cumsum(group_sizes)
-    first = (ends - group_sizes) // bm
-    counts = jnp.where(group_sizes > 0, (ends - 1) // bm - first + 1, 0)
-    begin = jnp.cumsum(counts) - counts
-    group_ids = jnp.repeat(jnp.arange(E), counts, total_repeat_length=length)
-    tile_ids = (first - begin)[group_ids] + jnp.arange(length)
-    return group_ids, jnp.clip(tile_ids, 0, M // bm - 1), counts.sum()
-""",
-        ),
-        Alternative(
-            "finds the touches in a table of groups and tiles",
-            code="""
-def tile_metadata(group_sizes, M, bm):
-    offsets = find("group_offsets").solution(group_sizes)
-    tile, start, end = jnp.arange(M // bm), offsets[:-1, None], offsets[1:, None]
-    touched = jnp.maximum(start, tile * bm) < jnp.minimum(end, (tile + 1) * bm)
-    length = M // bm + len(group_sizes) - 1
-    group_ids, tile_ids = jnp.nonzero(touched, size=length, fill_value=0)
-    return group_ids, tile_ids, touched.sum()
-""",
-        ),
-        Alternative(
-            "counts the groups that are over by each step",
-            edits=((_GROUPS, "group_ids = jnp.sum(stops[None, :] <= t[:, None], axis=1)"),),
-        ),
-        Alternative(
-            "lets lists of tiles stand beside those of groups, as Megablox does",
-            code="""
-def tile_metadata(group_sizes, M, bm):
-    E, tiles = len(group_sizes), M // bm
-    starts = find("group_offsets").solution(group_sizes)[:-1]
-    counts = find("tiles_per_group").solution(group_sizes, bm)
-    shared = (starts % bm != 0) & (group_sizes > 0)  # begins in a tile that has a visit already
-    again = jnp.zeros(tiles + 1, jnp.int32).at[jnp.where(shared, starts // bm, tiles)].add(1)[:tiles]
-    length = tiles + E - 1
-    group_ids = jnp.repeat(jnp.arange(E), counts, total_repeat_length=length)
-    tile_ids = jnp.repeat(jnp.arange(tiles), 1 + again, total_repeat_length=length)
-    return group_ids, tile_ids, counts.sum()
-""",
-        ),
-    ],
 )

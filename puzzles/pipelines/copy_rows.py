@@ -71,7 +71,7 @@ def copy_rows(x: Float[Array, "M N"], start: Int[Array, " 1"]) -> Float[Array, "
 # receipt(copy_rows, jnp.ones((8192, 1024)), jnp.array([72]))
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
+from puzzles import Launch, Puzzle, array, rng
 from puzzles.pipelines._audits import by_hand
 
 
@@ -87,10 +87,6 @@ def audit(launch: Launch) -> None:
 def scale(M=131072, N=1024):
     return jax.ShapeDtypeStruct((M, N), jnp.float32), jnp.array([M - 72], jnp.int32)
 
-
-_COME = "    come.start()\n    come.wait()\n"
-_DOUBLE = "    rows_ref[...] = 2 * rows_ref[...]\n"
-_GO = "    go = pltpu.make_async_copy(rows_ref, o_ref, sem)\n    go.start()\n    go.wait()\n"
 
 PUZZLE = Puzzle(
     spec=copy_rows_spec,
@@ -110,174 +106,6 @@ PUZZLE = Puzzle(
     ],
     explain="""Each copy is waited for before anybody needs what it brings, or wants its buffer
     back. The kernel may not end earlier either: nobody else waits for the last copy.""",
-    mistakes=[
-        Mistake(
-            "does not wait for the rows",
-            old=_COME,
-            new="    come.start()\n",
-            says="reads `rows_ref`, and the copy into it, started in `come.start()`, has not been",
-            stage="memory",
-        ),
-        Mistake(
-            "waits for the rows after the use",
-            old=_COME + _DOUBLE,
-            new="    come.start()\n" + _DOUBLE + "    come.wait()\n",
-            says="`rows_ref[...] = 2 * rows_ref[...]` reads `rows_ref`, and the copy into it",
-            stage="memory",
-        ),
-        Mistake(
-            "promises more than is true",
-            old="pl.multiple_of(start_ref[0], 8)",
-            new="pl.multiple_of(start_ref[0], 16)",
-            says="`pl.multiple_of(..., 16)` gets 104, which is no multiple of 16",
-            stage="memory",
-        ),
-        Mistake(
-            "waits for a copy that it never started",
-            old=_COME,
-            new="    come.wait()\n",
-            says="the rows were never sent for, or came too late: what was doubled is what lay in the "
-            "buffer (NaN here). `.start()` comes first",
-        ),
-        Mistake(
-            "starts the copy back and does not wait for it",
-            old="    go.wait()\n",
-            new="",
-            says="ends with a copy that nobody waited for: it was started in `go.start()`",
-            stage="memory",
-        ),
-        Mistake(
-            "sends the rows back undoubled",
-            old=_DOUBLE + _GO,
-            new=_GO + _DOUBLE,
-            says="the rows come back as they were: nothing had doubled them when they left",
-        ),
-        Mistake(
-            "clears the buffer while the rows go back",
-            old="    go.wait()\n",
-            new="    rows_ref[...] = jnp.zeros_like(rows_ref)\n    go.wait()\n",
-            says="writes `rows_ref`, and the copy out of it, started in `go.start()`",
-            stage="memory",
-        ),
-        Mistake(
-            "reads the array in HBM",
-            old=_COME + _DOUBLE,
-            new="    rows_ref[...] = 2 * x_ref[pl.ds(first, 64)]\n",
-            says="`x_ref` stays in HBM (`memory_space=pl.ANY`), and a kernel cannot index that",
-            stage="memory",
-        ),
-        Mistake(
-            "writes the result straight into HBM",
-            old=_DOUBLE + _GO,
-            new="    o_ref[...] = 2 * rows_ref[...]\n",
-            says="`o_ref` stays in HBM (`memory_space=pl.ANY`), and a kernel cannot index that",
-            stage="memory",
-        ),
-        Mistake(
-            "takes the rows that start with no regard to `start`",
-            old="pl.ds(first, 64)], rows_ref",
-            new="pl.ds(0, 64)], rows_ref",
-            says="the rows are those from 0 on; `start` says where they begin",
-        ),
-        Mistake(
-            "counts `start` in blocks of 64 rows",
-            old="pl.ds(first, 64)], rows_ref",
-            new="pl.ds(first // 64 * 64, 64)], rows_ref",
-            says="the rows begin at a multiple of 64; `start` is any multiple of 8",
-        ),
-        Mistake(
-            "waits for the way back on a copy that is half as long",
-            old="    go.wait()\n",
-            new="    pltpu.make_async_copy(rows_ref.at[pl.ds(0, 32)], o_ref.at[pl.ds(0, 32)], sem).wait()\n",
-            says="ends with a copy that nobody waited for",
-            stage="memory",
-        ),
-        Mistake(
-            "copies all of the array to VMEM",
-            edits=(
-                ("x_ref.at[pl.ds(first, 64)], rows_ref, sem", "x_ref, rows_ref, sem"),
-                (_DOUBLE, "    rows_ref[pl.ds(0, 64)] = 2 * rows_ref[pl.ds(first, 64)]\n"),
-                ("copy(rows_ref, o_ref, sem)", "copy(rows_ref.at[pl.ds(0, 64)], o_ref, sem)"),
-                ("[pltpu.VMEM((64, N), x.dtype), pltpu", "[pltpu.VMEM(x.shape, x.dtype), pltpu"),
-            ),
-            says="the launch needs 512 MiB of VMEM",
-            stage="work",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "copies with sync_copy, which starts and waits",
-            edits=(
-                (_COME, "    pltpu.sync_copy(x_ref.at[pl.ds(first, 64)], rows_ref)\n"),
-                (_GO, "    pltpu.sync_copy(rows_ref, o_ref)\n"),
-            ),
-        ),
-        Alternative(
-            "starts while it describes, by async_copy",
-            edits=(
-                (_COME, "    pltpu.async_copy(x_ref.at[pl.ds(first, 64)], rows_ref, sem).wait()\n"),
-                (_GO, "    pltpu.async_copy(rows_ref, o_ref, sem).wait()\n"),
-            ),
-        ),
-        Alternative(
-            "works on two halves, each with its own semaphore",
-            edits=(
-                ("pltpu.SemaphoreType.DMA]", "pltpu.SemaphoreType.DMA((2,))]"),
-                (
-                    "    come = pltpu.make_async_copy(x_ref.at[pl.ds(first, 64)], rows_ref, sem)\n",
-                    "    def half(source, target, n):\n"
-                    "        rows = pl.ds(32 * n, 32)\n"
-                    "        return pltpu.make_async_copy(source.at[rows], target.at[rows], sem.at[n])\n\n"
-                    "    window = x_ref.at[pl.ds(first, 64)]\n",
-                ),
-                (
-                    _COME + _DOUBLE + _GO,
-                    """    for n in range(2):
-        half(window, rows_ref, n).start()
-    for n in range(2):
-        half(window, rows_ref, n).wait()
-        rows_ref[pl.ds(32 * n, 32)] *= 2
-        half(rows_ref, o_ref, n).start()
-    for n in range(2):
-        half(rows_ref, o_ref, n).wait()
-""",
-                ),
-            ),
-        ),
-        Alternative(
-            "takes its buffer from run_scoped, and lets the pipeline carry the result",
-            code="""
-def copy_rows(x, start):
-    def kernel(start_ref, x_ref, o_ref):
-        first = pl.multiple_of(start_ref[0], 8)
-
-        def body(rows_ref, sem):
-            copy = pltpu.make_async_copy(x_ref.at[pl.ds(first, 64)], rows_ref, sem)
-            copy.start()
-            copy.wait()
-            o_ref[...] = rows_ref[...] + rows_ref[...]
-
-        pl.run_scoped(body, pltpu.VMEM(o_ref.shape, o_ref.dtype), pltpu.SemaphoreType.DMA)
-
-    return pl.pallas_call(
-        kernel,
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=(1,),
-            in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
-            out_specs=pl.BlockSpec((64, x.shape[1]), lambda i, start_ref: (0, 0)),
-        ),
-        out_shape=jax.ShapeDtypeStruct((64, x.shape[1]), x.dtype),
-        interpret=INTERPRET,
-    )(start, x)
-""",
-        ),
-        Alternative(
-            "waits by another description of the same bytes",
-            old="    go.wait()\n",
-            new="    come.wait()\n",
-        ),
-    ],
     audit=audit,
     scale=scale,
 )

@@ -212,7 +212,7 @@ def gapless_attention(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
+from puzzles import Launch, Puzzle, array, rng
 from puzzles.pipelines._audits import overlapped
 from puzzles.pipelines._paged import KEEPS, afresh, drawn, fetches_no_more
 
@@ -248,27 +248,13 @@ def fresh(r):
         r,
         other=dict(lengths=(8, 33), N=6, K=3, page=8, P=16, pages=9),
         lengths=((17, 0, 0), (0, 49, 170), (176, 0, 5), (144, 16, 80)),
-        N=8, K=2, page=16, P=16, pages=11,
+        N=8,
+        K=2,
+        page=16,
+        P=16,
+        pages=11,
     )
 
-
-_SLOT = "        slot = slot_ref[0]\n"
-_FLIP = "        slot_ref[0] = 1 - slot\n"
-_LAST = "        last = i + 1 == rounds\n"
-_TEXT = "        text = jnp.where(last, after(b), b)\n"
-_NEXT = """        @pl.when(text < texts)
-        def _():
-            copies(text, jnp.where(last, 0, i + 1), 1 - slot, started)
-
-"""
-_WAIT = "        copies(b, i, slot, awaited)\n"
-_FIRST = """        first = after(-1)
-
-        @pl.when(first < texts)
-        def _():
-            copies(first, 0, 0, started)
-"""
-_PROLOGUE = "    @pl.when(b == 0)\n    def _():\n        slot_ref[0] = 0\n" + _FIRST
 
 PUZZLE = Puzzle(
     spec=gapless_attention_spec,
@@ -304,227 +290,6 @@ PUZZLE = Puzzle(
     explain="""Rounds form one chain over all texts: each starts the next, and empty texts are no
     link in it. So the launch waits idly once, at its beginning. The chain relies on grid steps that
     run in order on one core, as they do unless `dimension_semantics` says "parallel".""",
-    mistakes=[
-        Mistake(
-            "begins again with each text",
-            edits=(
-                ("    @pl.when(b == 0)\n    def _():\n        slot_ref[0] = 0\n" + _FIRST,
-                 "    slot_ref[0] = 0\n\n    @pl.when(rounds > 0)\n    def _():\n        copies(b, 0, 0, started)\n"),
-                (_TEXT, ""),
-                (_NEXT, "        @pl.when(i + 1 < rounds)\n        def _():\n            copies(b, i + 1, 1 - slot, started)\n\n"),
-                (_LAST, ""),
-            ),
-            says="it only waits. Start the next copy before",
-            stage="work",
-        ),
-        Mistake(
-            "takes the next text, whether it has pages or not",
-            old=_TEXT,
-            new="        text = jnp.where(last, b + 1, b)\n",
-            says="a text without keys breaks the chain: nobody starts the text behind it. `after(b)` skips it",
-        ),
-        Mistake(
-            "starts text 0 in the prologue, whether it has pages or not",
-            old=_FIRST,
-            new="        copies(0, 0, 0, started)\n",
-            says="where text 0 has no keys, nobody starts the first text that has: `after(-1)` finds it",
-        ),
-        Mistake(
-            "starts text b in the prologue of each step",
-            old=_PROLOGUE,
-            new="    @pl.when(b == 0)\n    def _():\n        slot_ref[0] = 0\n\n    copies(b, 0, slot_ref[0], started)\n",
-            says="writes `k_slots[1, 0:2, 0:16]`, and the copy into it, started in `copy.start()`, has not been",
-            stage="memory",
-        ),
-        Mistake(
-            "runs the prologue in every step",
-            old="    @pl.when(b == 0)\n",
-            new="    @pl.when(b >= 0)\n",
-            says="each step says slot 0 again and starts the first text anew, where the step before has started "
-            "this one: the prologue runs in step 0 alone",
-        ),
-        Mistake(
-            "sets the slot to 0 in each step",
-            edits=(
-                ("    @pl.when(b == 0)\n    def _():\n        slot_ref[0] = 0\n", "    slot_ref[0] = 0\n\n    @pl.when(b == 0)\n    def _():\n"),
-            ),
-            says="a text begins with slot 0, and its first round may lie in slot 1: only the first grid step sets it",
-        ),
-        Mistake(
-            "takes the slot by the number of the round",
-            edits=((_SLOT, "        slot = jax.lax.rem(i, 2)\n"),),
-            says="round 0 of a text is looked for in slot 0, and the text before may have put it into slot 1: "
-            "`slot_ref` remembers",
-        ),
-        Mistake(
-            "never flips the slot",
-            old=_FLIP,
-            new="",
-            says="every round looks into slot 0: store `1 - slot` for the round that comes next",
-        ),
-        Mistake(
-            "starts the next round in the slot in use",
-            old="1 - slot, started",
-            new="slot, started",
-            says="what comes next pushes out what is used now: it goes to `1 - slot`",
-        ),
-        Mistake(
-            "starts the same round of the next text",
-            old="jnp.where(last, 0, i + 1)",
-            new="i + 1",
-            says="the next text's round 0 is never sent for: in the last round, what comes next is round 0",
-        ),
-        Mistake(
-            "has no prologue",
-            old=_FIRST,
-            new="",
-            says="nobody starts the very first round: its slot holds what lay there (NaN here)",
-        ),
-        Mistake(
-            "goes on to the next text in each round",
-            old=_TEXT,
-            new="        text = after(b)\n",
-            says="rounds 1 and later of this text are never sent for: only its last round goes on to the next text",
-        ),
-        Mistake(
-            "never says which slot is the first",
-            old="    def _():\n        slot_ref[0] = 0\n",
-            new="    def _():\n",
-            says="nobody stored a first slot: fresh SMEM holds any number. The prologue sets it to 0",
-        ),
-        Mistake(
-            "starts nothing for the next text",
-            edits=(
-                (_TEXT, ""),
-                (_NEXT, "        @pl.when(i + 1 < rounds)\n        def _():\n            copies(b, i + 1, 1 - slot, started)\n\n"),
-                (_LAST, ""),
-            ),
-            says="the first text is right, and nobody starts round 0 of the others: in its last round, a text "
-            "starts the next one's",
-        ),
-        Mistake(
-            "reads the slot after it has flipped",
-            old=_SLOT + _FLIP,
-            new="        slot_ref[0] = 1 - slot_ref[0]\n" + _SLOT,
-            says="the prologue fills slot 0, and the first round looks into slot 1: read the slot, then store the other",
-        ),
-        Mistake(
-            "skips a text when it looks for the next one",
-            old="after(b), b)",
-            new="after(b + 1), b)",
-            says="the text right behind this one is never started: `after(b)` is the first one behind `b`",
-        ),
-        Mistake(
-            "begins with the first text behind text 0",
-            old="after(-1)",
-            new="after(0)",
-            says="text 0 is never started: `after(0)` looks behind it, and `after(-1)` looks at it, too",
-        ),
-        Mistake(
-            "counts one round more than there are",
-            old="i + 1 == rounds",
-            new="i == rounds",
-            says="no round is the last: that is the one with i + 1 == rounds, as i begins at 0",
-        ),
-        Mistake(
-            "does not ask whether there is a next text",
-            old=_NEXT,
-            new="        copies(text, jnp.where(last, 0, i + 1), 1 - slot, started)\n\n",
-            says="and there is no such entry",
-            stage="memory",
-        ),
-        Mistake(
-            "does not wait",
-            old=_WAIT,
-            new="",
-            says="reads `v_slots[0]`, and the copy into it, started in `copy.start()`, has not been waited",
-            stage="memory",
-        ),
-        Mistake(
-            "waits in the other slot",
-            old=_WAIT,
-            new="        copies(b, i, 1 - slot, awaited)\n",
-            says="reads `v_slots[0]`, and the copy into it, started in `copy.start()`, has not been waited",
-            stage="memory",
-        ),
-        Mistake(
-            "waits for what comes next",
-            old="1 - slot, started)\n\n" + _WAIT,
-            new="1 - slot, started)\n            copies(text, jnp.where(last, 0, i + 1), 1 - slot, awaited)\n\n" + _WAIT,
-            says="The kernel waits for a copy that is not on its way at grid step (1,)",
-            stage="memory",
-        ),
-        Mistake(
-            "goes on to the next text before its last round",
-            old="        text = jnp.where(last, after(b), b)",
-            new="        text = jnp.where(last, b, after(b))",
-            says="it is after the last round that the next text comes: `jnp.where(condition, x, y)` "
-            "takes x where the condition holds",
-        ),
-        Mistake(
-            "takes the first round for the last",
-            old="last = i + 1 == rounds",
-            new="last = i == 0",
-            says="the last is the one after which there is none: i + 1 == rounds",
-        ),
-        Mistake(
-            "begins behind its own text",
-            old="first = after(-1)",
-            new="first = after(b)",
-            says="text 0 may have keys, too: the first of all comes after text -1",
-        ),
-        Mistake(
-            "does not ask whether any text has keys",
-            old="""        @pl.when(first < texts)
-        def _():
-            copies(first, 0, 0, started)""",
-            new="        copies(first, 0, 0, started)",
-            says="`lengths_ref[3]` is read at grid step (0,)",
-            stage="memory",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "flips the slot at the end of the round",
-            edits=(
-                (_FLIP, ""),
-                (_WAIT, _WAIT + _FLIP),
-            ),
-        ),
-        Alternative(
-            "has a branch for each kind of next round",
-            old=_LAST + _TEXT + "\n" + _NEXT,
-            new="""        other = after(b)
-
-        @pl.when(i + 1 < rounds)
-        def _():
-            copies(b, i + 1, 1 - slot, started)
-
-        @pl.when((i + 1 == rounds) & (other < texts))
-        def _():
-            copies(other, 0, 1 - slot, started)
-
-""",
-        ),
-        Alternative(
-            "counts the rounds of the texts before, and remembers nothing",
-            old=_SLOT + _FLIP,
-            new="""        def add(other, total):
-            return total + pl.cdiv(lengths_ref[other], keys)
-
-        slot = jax.lax.rem(jax.lax.fori_loop(0, b, add, 0) + i, 2)
-""",
-        ),
-        Alternative(
-            "sets the slot in any step before the first text with keys",
-            old=_PROLOGUE,
-            new="""    @pl.when((after(-1) == b) & (rounds > 0))
-    def _():
-        slot_ref[0] = 0
-        copies(b, 0, 0, started)
-""",
-        ),
-    ],
     audit=audit,
     scale=scale,
     par=par,

@@ -86,7 +86,7 @@ def sum_pages(pages: Float[Array, "P page H"], table: Int[Array, " n"]) -> Float
 # show(sum_pages)
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
+from puzzles import Launch, Puzzle, array, rng
 from puzzles.pipelines._audits import by_hand, overlapped
 
 
@@ -120,12 +120,6 @@ def fresh(r):
     return dict(P=24, page=16, H=128, table=tables[r.integers(3)])
 
 
-_PAGE = "            page = pages_ref.at[table_ref[4 * i + r]]\n"
-_START = "            pltpu.make_async_copy(page, slots_ref.at[slot, r], sems.at[slot]).start()\n"
-_WHOLE = "        whole = slots_ref.at[slot]\n"
-_WAIT = "        pltpu.make_async_copy(whole, whole, sems.at[slot]).wait()\n"
-_NEXT = "            send_for(i + 1, 1 - slot)\n"
-
 PUZZLE = Puzzle(
     spec=sum_pages_spec,
     solution=sum_pages,
@@ -147,125 +141,6 @@ PUZZLE = Puzzle(
     explain="""A wait takes as many bytes off its semaphore as its description has. So copies may
     share a semaphore if nothing is touched before the bytes of all of them were waited for. In the
     reference each slot has one.""",
-    mistakes=[
-        Mistake(
-            "waits for one page of the four",
-            old=_WHOLE,
-            new="        whole = slots_ref.at[slot, 0]\n",
-            says="but 4 copies were in flight on it, and any of them may have ended that wait: give each its own, or wait for the bytes of all",
-            stage="memory",
-        ),
-        Mistake(
-            "has one semaphore for both slots",
-            edits=(
-                ("slots_ref.at[slot, r], sems.at[slot]", "slots_ref.at[slot, r], sems.at[0]"),
-                ("whole, whole, sems.at[slot]", "whole, whole, sems.at[0]"),
-            ),
-            says="but 8 copies were in flight on it",
-            stage="memory",
-        ),
-        Mistake(
-            "waits on the other slot's semaphore",
-            old="whole, whole, sems.at[slot]",
-            new="whole, whole, sems.at[1 - slot]",
-            says="reads `slots_ref[0]`, and the copy into it",
-            stage="memory",
-        ),
-        Mistake(
-            "does not wait",
-            old=_WAIT,
-            new="",
-            says="has not been waited for. On a TPU the old numbers may still be there, or a part of the new",
-            stage="memory",
-        ),
-        Mistake(
-            "starts the copy of the whole slot, too",
-            old=_WAIT,
-            new="        pltpu.make_async_copy(whole, whole, sems.at[slot]).start()\n" + _WAIT,
-            says="has not been waited for",
-            stage="memory",
-        ),
-        Mistake(
-            "takes entry i + r of the table",
-            old="table_ref[4 * i + r]",
-            new="table_ref[i + r]",
-            says="a round moves on by one entry, and has four pages: its first entry is 4 * i",
-        ),
-        Mistake(
-            "takes entry i of the table four times",
-            old="table_ref[4 * i + r]",
-            new="table_ref[i]",
-            says="a round brings one page four times: its entries are 4 * i + r",
-        ),
-        Mistake(
-            "does not read the table",
-            old="table_ref[4 * i + r]",
-            new="4 * i + r",
-            says="the first pages of memory are summed, in order: the table says which ones",
-        ),
-        Mistake(
-            "brings all four pages to the first place",
-            old="slots_ref.at[slot, r]",
-            new="slots_ref.at[slot, 0]",
-            says="only place 0 of a slot is ever filled (NaN in the others): page r goes to place r",
-        ),
-        Mistake(
-            "brings three pages of the four",
-            old="range(4)",
-            new="range(3)",
-            says="the fourth place of a slot is never filled (NaN here): a round has pages 4 i … 4 i + 3",
-        ),
-        Mistake(
-            "waits for each page when it starts it",
-            edits=(
-                (_START, "            copy = pltpu.make_async_copy(page, slots_ref.at[slot, r], sems.at[slot])\n"
-                 "            copy.start()\n            copy.wait()\n"),
-                (_WHOLE + _WAIT, ""),
-            ),
-            says="the kernel has computed nothing since that copy started: it only waits",
-            stage="work",
-        ),
-        Mistake(
-            "sends for the pages of a round when it needs them",
-            old="    send_for(0, 0)\n",
-            new="",
-            edits=(
-                ("        @pl.when(i + 1 < rounds)\n        def _():\n" + _NEXT, "        send_for(i, slot)\n"),
-            ),
-            says="at 3 of 3 waits for a copy from `pages_ref`",
-            stage="work",
-        ),
-        Mistake(
-            "waits for the whole slot four times",
-            old=_WAIT,
-            new="        for _ in range(4):\n    " + _WAIT,
-            says="waits for a copy that is not on its way",
-            stage="memory",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "waits four times, for a page each",
-            old=_WHOLE + _WAIT,
-            new="        for r in range(4):\n            place = slots_ref.at[slot, r]\n"
-            "            pltpu.make_async_copy(pages_ref.at[0], place, sems.at[slot]).wait()\n",
-        ),
-        Alternative(
-            "describes the wait by four pages in HBM",
-            old="whole, whole, sems",
-            new="pages_ref.at[pl.ds(0, 4)], whole, sems",
-        ),
-        Alternative(
-            "has a semaphore for each page",
-            edits=(
-                ("slots_ref.at[slot, r], sems.at[slot]", "slots_ref.at[slot, r], sems.at[slot, r]"),
-                (_WHOLE + _WAIT,
-                 "        for r in range(4):\n            place = slots_ref.at[slot, r]\n"
-                 "            pltpu.make_async_copy(place, place, sems.at[slot, r]).wait()\n"),
-                ("SemaphoreType.DMA((2,))", "SemaphoreType.DMA((2, 4))"),
-            ),
-        ),
-    ],
     audit=audit,
     scale=scale,
 )

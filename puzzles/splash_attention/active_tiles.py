@@ -107,7 +107,7 @@ def active_tiles(
 # %% tags=["author"]
 import itertools
 
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Puzzle, rng
 from puzzles.splash_attention.classify_blocks import classify_blocks, fresh, make_mask, what_is
 
 NAMES = ("rows", "cols", "masks", "flags")
@@ -121,7 +121,10 @@ def make_inputs(key, T, S, bq, bk, kind):
     if kind == "window":
         mask[:bq, :bk] = False  # the first row has tiles, and none in the first column
     block_mask, index = classify_blocks(mask, bq, bk)[:2]
-    tables = block_mask, np.where(block_mask == 1, index, np.int32(-1))  # any number may stand there
+    tables = (
+        block_mask,
+        np.where(block_mask == 1, index, np.int32(-1)),
+    )  # any number may stand there
     for table in tables:
         table.flags.writeable = False
     return tables
@@ -142,9 +145,7 @@ def observe(fn):
 def accepts(tiles, block_mask, mask_index):
     assert isinstance(tiles, tuple) and len(tiles) == 4, "return a tuple (rows, cols, masks, flags)"
     for name, x in zip(NAMES, tiles, strict=True):
-        assert isinstance(x, np.ndarray), (
-            f"`{name}` is {what_is(x)}: a NumPy array is wanted"
-        )
+        assert isinstance(x, np.ndarray), f"`{name}` is {what_is(x)}: a NumPy array is wanted"
         assert x.ndim == 1, f"`{name}` has shape {x.shape}: one number for each tile is wanted"
         assert x.dtype == np.int32, f"`{name}` is {x.dtype}: kernels read scalars as int32"
     lengths = [len(x) for x in tiles]
@@ -219,13 +220,6 @@ def _same_masks(rows, cols, masks, block_mask, mask_index):
         )
 
 
-_DEAD = "    visit[~visit.any(axis=1), 0] = True  # a row without tiles: one dead visit\n"
-_VISIT = "visit = block_mask > 0"
-_NONZERO = "rows, cols = np.nonzero(visit)"
-_ENDS = "first, last = np.append(True, new_row), np.append(new_row, True)"
-_MASKS = "masks = np.where(kind == 1, mask_index[rows, cols], 0)"
-_FLAGS = "kind + 4 * first + 8 * last"
-
 PUZZLE = Puzzle(
     spec=active_tiles_spec,
     solution=active_tiles,
@@ -255,152 +249,4 @@ PUZZLE = Puzzle(
     again costs no fetch: the trick of causal_prefetch, in a list.""",
     kernel=False,
     accepts=accepts,
-    mistakes=[
-        Mistake(
-            "leaves out rows that need nothing",
-            old=_DEAD,
-            new="",
-            says="then nobody writes its output. Give it one dead visit",
-        ),
-        Mistake(
-            "visits every block",
-            old=_VISIT,
-            new="visit = block_mask >= 0",
-            says="row 0 has no tile with work, and 6 visits",
-        ),
-        Mistake(
-            "pads every row to the widest",
-            old=_DEAD,
-            new="""    # as JAX's own kernel does
-    order = np.argsort(~visit, axis=1, kind="stable")
-    np.put_along_axis(visit, order[:, : visit.sum(axis=1).max()], True, axis=1)
-""",
-            says="visits: one will do, since a step that does nothing",
-        ),
-        Mistake(
-            "gives every row a visit to block 0",
-            old=_DEAD,
-            new="    visit[:, 0] = True\n",
-            says="a step that does nothing still takes its time",
-        ),
-        Mistake(
-            "goes column by column",
-            old=_NONZERO,
-            new="cols, rows = np.nonzero(visit.T)",
-            says="go row by row, columns ascending",
-        ),
-        Mistake(
-            "swaps rows and columns",
-            old="tiles = rows, cols,",
-            new="tiles = cols, rows,",
-            says="of a table of 5 × 6 blocks",
-        ),
-        Mistake(
-            "takes column 0 for the first and column J - 1 for the last",
-            old=_ENDS,
-            new="first, last = cols == 0, cols == block_mask.shape[1] - 1",
-            says="is not set, but it is the last tile that row 0 visits",
-        ),
-        Mistake(
-            "compares the ends of the list with each other",
-            edits=(
-                (_ENDS, "first, last = rows != np.roll(rows, 1), rows != np.roll(rows, -1)"),
-            ),
-            says="entry 0, tile (0, 0), has flags 1, in which first, flags & 4, is not set",
-        ),
-        Mistake(
-            "swaps first and last",
-            old=_FLAGS,
-            new="kind + 8 * first + 4 * last",
-            says="is not set, but it is the first tile that row 1 visits",
-        ),
-        Mistake(
-            "takes 1, 2 and 4 for the places of kind, first and last",
-            old=_FLAGS,
-            new="kind + 2 * first + 4 * last",
-            says="whose kind, flags & 3, is 2; `block_mask` says 0",
-        ),
-        Mistake(
-            "marks a dead visit as partial",
-            old=_FLAGS,
-            new="np.maximum(kind, 1) + 4 * first + 8 * last",
-            says="is 1; `block_mask` says 0",
-        ),
-        Mistake(
-            "sets neither first nor last on a dead visit",
-            old=_FLAGS,
-            new="kind + (kind > 0) * (4 * first + 8 * last)",
-            says="is not set, but it is the first tile that row 0 visits",
-        ),
-        Mistake(
-            "repeats the pattern before it for partial tiles, too",
-            old="masks[latest], kind",
-            new="masks[np.append(0, latest[:-1])], kind",
-            says="`mask_index` says",
-        ),
-        Mistake(
-            "reads the patterns of the first blocks of the table",
-            edits=(
-                (_MASKS, "masks = mask_index.ravel()[: len(rows)]"),
-                ("masks[latest], kind", "masks, kind"),
-            ),
-            says="`mask_index` says",
-        ),
-        Mistake(
-            "marks tiles without a pattern with -1",
-            edits=((_MASKS, _MASKS.replace(", 0)", ", -1)")), ("masks[latest], kind", "masks, kind")),
-            says="it has to be one that exists",
-        ),
-        Mistake(
-            "leaves the lists in int64",
-            old="tuple(x.astype(np.int32) for x in tiles)",
-            new="tiles",
-            says="kernels read scalars as int32",
-        ),
-        Mistake(
-            "returns two flags",
-            old="return tuple(x.astype(np.int32) for x in tiles)",
-            new="return *(x.astype(np.int32) for x in tiles), first",
-            says="return a tuple (rows, cols, masks, flags)",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "appends tile by tile in a loop",
-            code="""
-def active_tiles(block_mask, mask_index):
-    tiles = []
-    for i, row in enumerate(block_mask):
-        visits = [j for j, kind in enumerate(row) if kind] or [0]
-        for j in visits:
-            before = tiles[-1][2] if tiles else 0
-            mask = mask_index[i, j] if row[j] == 1 else before
-            tiles.append((i, j, mask, row[j] + 4 * (j == visits[0]) + 8 * (j == visits[-1])))
-    return tuple(np.array(tiles, np.int32).T)
-""",
-        ),
-        Alternative(
-            "names pattern 0 where none is needed",
-            old="masks[latest], kind",
-            new="masks, kind",
-        ),
-        Alternative(
-            "counts the tiles of each row",
-            code="""
-def active_tiles(block_mask, mask_index):
-    count = np.count_nonzero(block_mask, axis=1)
-    width = np.maximum(count, 1)
-    end = np.cumsum(width)
-    rows = np.repeat(np.arange(len(width), dtype=np.int32), width)
-    cols = np.full(end[-1], block_mask.shape[1] - 1, np.int32)  # any will do for a dead visit
-    cols[np.repeat(count > 0, width)] = np.nonzero(block_mask)[1]
-    flags = block_mask[rows, cols] | 0
-    flags[count[rows] == 0] = 0
-    flags[end - width] |= 4
-    flags[end - 1] |= 8
-    masks = np.where(flags & 3 == 1, mask_index[rows, cols], 0)
-    return rows, cols, masks.astype(np.int32), flags
-""",
-        ),
-    ],
 )

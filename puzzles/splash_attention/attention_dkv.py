@@ -265,7 +265,7 @@ def attention_dkv_kernel(
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle
+from puzzles import Puzzle
 from puzzles.splash_attention.attention_dq import audit, make_inputs
 from puzzles.splash_attention.attention_dq import scale as scale_of_dq
 from puzzles.splash_attention.causal_attention import dots
@@ -279,19 +279,34 @@ def scale(T=4096, S=5376):
 def fresh(r):
     # mostly of the shapes of the cases, whose programs are compiled by now, and other documents
     if r.integers(4):
-        return dict(N=4, K=2, R=6, S=1280, H=16, Hv=32, bq=128, bk=256, masks=4, segments=int(r.choice([3, 4])))
+        return dict(
+            N=4,
+            K=2,
+            R=6,
+            S=1280,
+            H=16,
+            Hv=32,
+            bq=128,
+            bk=256,
+            masks=4,
+            segments=int(r.choice([3, 4])),
+        )
     N, K = ((8, 4), (3, 3), (2, 1))[r.integers(3)]
-    return dict(N=N, K=K, R=2, S=384, H=32, Hv=16, bq=256, bk=128, segments=int(r.choice([0, 2])), cap=2.0, bf16=True, rule="prefix")
+    return dict(
+        N=N,
+        K=K,
+        R=2,
+        S=384,
+        H=32,
+        Hv=16,
+        bq=256,
+        bk=128,
+        segments=int(r.choice([0, 2])),
+        cap=2.0,
+        bf16=True,
+        rule="prefix",
+    )
 
-
-_START = """        dk_acc_ref[...] = jnp.zeros_like(dk_acc_ref)
-        dv_acc_ref[...] = jnp.zeros_like(dv_acc_ref)
-"""
-_DV = "dv_acc_ref[...] += jnp.dot(p.astype(q.dtype), do, preferred_element_type=jnp.float32)"
-_DK = "dk_acc_ref[...] += jnp.dot(ds.astype(q.dtype), q, preferred_element_type=jnp.float32)"
-_STORE_DK = "dk_ref[...] = (scale * dk_acc_ref[...]).astype(dk_ref.dtype)"
-_STORE_DV = "dv_ref[...] = dv_acc_ref[...].astype(dv_ref.dtype)"
-_LIST = "rows, cols, masks, flags = by_columns(tiles, N, K, R, J)"
 
 PUZZLE = Puzzle(
     spec=attention_dkv_spec,
@@ -299,10 +314,25 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(N=4, K=2, R=6, S=1280, H=16, Hv=32, bq=128, bk=256, masks=4, segments=3),
-        dict(N=8, K=4, R=2, S=384, H=32, Hv=16, bq=256, bk=128, segments=2, cap=2.0, bf16=True, rule="prefix"),
+        dict(
+            N=8,
+            K=4,
+            R=2,
+            S=384,
+            H=32,
+            Hv=16,
+            bq=256,
+            bk=128,
+            segments=2,
+            cap=2.0,
+            bf16=True,
+            rule="prefix",
+        ),
     ],
     fresh=fresh,
-    keeps=dict.fromkeys(("q", "k", "v", "do", "lse", "delta"), "all"),  # lse and delta are made of the others
+    keeps=dict.fromkeys(
+        ("q", "k", "v", "do", "lse", "delta"), "all"
+    ),  # lse and delta are made of the others
     scale=scale,
     par=dots,
     tolerance={"float32": 2e-4, "bfloat16": 3e-2},  # p and ds are rounded to bf16 before their dots
@@ -317,204 +347,5 @@ PUZZLE = Puzzle(
     ],
     explain="""An output that many steps add to wants these steps side by side: dq wants rows, dk and dv want columns, so
     they are two launches over two orders of one list. s is computed again in each. That costs dots, and saves T × S numbers in HBM.""",
-    mistakes=[
-        Mistake(
-            "walks the list row by row",
-            old=_LIST,
-            new="""rows, cols, masks, flags = tiles
-    cols = cols + rows // (R * N // K) * J""",
-            says="by rows, a column is left and met again, and 4 and 8 mark rows: take the list of by_columns",
-        ),
-        Mistake(
-            "forgets the scale of dk",
-            old=_STORE_DK,
-            new="dk_ref[...] = dk_acc_ref[...].astype(dk_ref.dtype)",
-            says="k reaches s through 1/√H, so its gradient comes back through 1/√H, too",
-        ),
-        Mistake(
-            "scales dk in every tile and at the end",
-            old=_DK,
-            new=_DK.replace("ds.astype", "(scale * ds).astype"),
-            says="1/√H is on the way from k to s once: in the tile or at the store",
-        ),
-        Mistake(
-            "begins its sums anew for each head of the group",
-            old="opens = (flags & 4 != 0) & (g == 0)",
-            new="opens = flags & 4 != 0",
-            says="the first tile of a column is visited once for each head of the group, and zeros at the second one "
-            "throw away what the first has added: ask for `g == 0`, too",
-        ),
-        Mistake(
-            "scales dv, too",
-            old=_STORE_DV,
-            new="dv_ref[...] = (scale * dv_acc_ref[...]).astype(dv_ref.dtype)",
-            says="v meets the weights as they are: 1/√H belongs to q·kᵀ, and to dk alone",
-        ),
-        Mistake(
-            "stores dv before the last tile",
-            edits=((_DV, f"{_STORE_DV}\n        {_DV}"), (f"        {_STORE_DV}\n        ### END", "        ### END")),
-            says="dv is stored a visit early: first the sum, then the store, where the column ends",
-        ),
-        Mistake(
-            "stores dk before the last tile",
-            edits=((f"        {_STORE_DK}\n", ""), (_DV, f"{_STORE_DK}\n        {_DV}")),
-            says="dk is stored a visit early: first the sum, then the store, where the column ends",
-        ),
-        Mistake(
-            "starts only dk",
-            old=_START,
-            new=_START.splitlines()[0] + "\n",
-            says="both accumulators hold garbage at first (NaN here), and then the sum of the column before: start both",
-        ),
-        Mistake(
-            "starts only dv",
-            old=_START,
-            new=_START.splitlines()[1] + "\n",
-            says="dk's accumulator holds garbage at first (NaN here), and then the sum of the column before: start both",
-        ),
-        Mistake(
-            "never stores dk",
-            old=_STORE_DK,
-            new="pass",
-            says="an output that nobody writes holds garbage (NaN here): store dk, too, where the column ends",
-        ),
-        Mistake(
-            "never stores dv",
-            old=_STORE_DV,
-            new="pass",
-            says="an output that nobody writes holds garbage (NaN here): store dv, too, where the column ends",
-        ),
-        Mistake(
-            "keeps only the last tile of dk",
-            old=_DK,
-            new=_DK.replace("+=", "="),
-            says="dk is a sum over all tiles of its column: add to its accumulator",
-        ),
-        Mistake(
-            "keeps only the last tile of dv",
-            old=_DV,
-            new=_DV.replace("+=", "="),
-            says="dv is a sum over all tiles of its column: add to its accumulator",
-        ),
-        Mistake(
-            "keeps only the last tile of both",
-            edits=((_DV, _DV.replace("+=", "=")), (_DK, _DK.replace("+=", "="))),
-            says="dk and dv are sums over all tiles of their column: add to the accumulators",
-        ),
-        Mistake(
-            "swaps p and ds",
-            edits=((_DV, _DV.replace("p.astype", "ds.astype")), (_DK, _DK.replace("ds.astype", "p.astype"))),
-            says="v is weighted by p, so its gradient takes p; k makes the scores, so its gradient takes ds",
-        ),
-        Mistake(
-            "takes ds for both",
-            old=_DV,
-            new=_DV.replace("p.astype", "ds.astype"),
-            says="v is weighted by p, so its gradient takes p, whatever the gradient of a score is",
-        ),
-        Mistake(
-            "takes p for both",
-            old=_DK,
-            new=_DK.replace("ds.astype", "p.astype"),
-            says="p is how much a score counts, ds is its gradient: dk takes ds",
-        ),
-        Mistake(
-            "computes dead visits, too",
-            old="@pl.when(kind != 0)",
-            new="@pl.when(kind >= 0)",
-            says="nobody sees a column whose visit is dead: its gradients are zeros, whatever lies in VMEM",
-        ),
-        Mistake(
-            "stores in live tiles only",
-            old="@pl.when(closes)",
-            new="@pl.when(closes & (kind != 0))",
-            says="nobody writes a column that no query sees: its one visit is dead, and the last all the same",
-        ),
-        Mistake(
-            "starts where a walk starts",
-            old="@pl.when(opens)",
-            new="@pl.when((t == 0) & (g == 0))",
-            says="each column needs fresh sums, and its first visit can be any t",
-        ),
-        Mistake(
-            "turns p over once more",
-            old=_DV,
-            new=_DV.replace("p.astype(q.dtype)", "p.T.astype(q.dtype)"),
-            says="The axes that are summed over must be equally long",
-            stage="error",
-        ),
-        Mistake(
-            "swaps the outputs",
-            edits=(
-                (_STORE_DK, "dv_ref[...] = (scale * dk_acc_ref[...]).astype(dv_ref.dtype)"),
-                (_STORE_DV, "dk_ref[...] = dv_acc_ref[...].astype(dk_ref.dtype)"),
-            ),
-            says="Inside the kernel the shapes are those of the blocks",
-            stage="error",
-        ),
-        Mistake(
-            "leaves p in f32",
-            old=_DV,
-            new=_DV.replace("p.astype(q.dtype)", "p"),
-            says="give the matrix unit bfloat16 on both sides",
-            stage="work",
-        ),
-        Mistake(
-            "leaves ds in f32",
-            old=_DK,
-            new=_DK.replace("ds.astype(q.dtype)", "ds"),
-            says="give the matrix unit bfloat16 on both sides",
-            stage="work",
-        ),
-        Mistake(
-            "promises that visits are independent",
-            old='dimension_semantics=("parallel", "arbitrary", "arbitrary")',
-            new='dimension_semantics=("parallel", "parallel", "arbitrary")',
-            says="which differ along axis 1, marked 'parallel'",
-            stage="memory",
-        ),
-        Mistake(
-            "divides by the scale",
-            old="(scale * dk_acc_ref[...])",
-            new="(dk_acc_ref[...] / scale)",
-            says="s is scale times q · k, so the gradient of k has the same factor: multiply",
-        ),
-        Mistake(
-            "takes a mean over the queries",
-            old="(scale * dk_acc_ref[...])",
-            new="(scale * dk_acc_ref[...] / q_ref.shape[0])",
-            says="each query adds its part: a sum, and no more",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "names the axes, and scales ds",
-            edits=(
-                (_DV, "dv_acc_ref[...] += jax.lax.dot_general(p.astype(q.dtype), do, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)"),
-                (_DK, "dk_acc_ref[...] += jnp.dot((scale * ds).astype(q.dtype), q, preferred_element_type=jnp.float32)"),
-                (_STORE_DK, "dk_ref[...] = dk_acc_ref[...].astype(dk_ref.dtype)"),
-            ),
-        ),
-        Alternative(
-            "adds p and ds up by one function",
-            edits=(
-                (
-                    _DV,
-                    """def add(acc_ref, x, y):
-            more = jnp.dot(x.astype(y.dtype), y, preferred_element_type=jnp.float32)
-            acc_ref[...] = acc_ref[...] + more
-
-        add(dv_acc_ref, p, do)""",
-                ),
-                (_DK, "add(dk_acc_ref, ds, q)"),
-            ),
-        ),
-        Alternative(
-            "scales the queries' part of dk in f32",
-            old=_DK,
-            new="dk_acc_ref[...] += scale * " + _DK.split("+= ")[1],
-            edits=((_STORE_DK, "dk_ref[...] = dk_acc_ref[...].astype(dk_ref.dtype)"),),
-        ),
-    ],
     audit=audit,
 )

@@ -221,7 +221,7 @@ def attention_dq_kernel(
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, array, find, rng
+from puzzles import Launch, Puzzle, array, find, rng
 from puzzles.splash_attention.attention import root
 from puzzles.splash_attention.causal_attention import dots
 from puzzles.splash_attention.computed_masks import RULES, tiles_of_rule
@@ -255,7 +255,9 @@ def make_masks(R, S, bq, heads, group, bk=128):
 
 def make_segments(r, T, S, count):
     """Ids of queries and keys: the first comes back in the end, and some of the last queries have no keys."""
-    cuts = np.sort((np.arange(1, count) / count * min(T, S)).astype(int) + r.integers(-9, 9, count - 1))
+    cuts = np.sort(
+        (np.arange(1, count) / count * min(T, S)).astype(int) + r.integers(-9, 9, count - 1)
+    )
     names = r.permutation([-1, 0, 2**24, 2**24 + 1])[:count]
     names[-1] = names[0]
     q_ids, kv_ids = (names[np.searchsorted(cuts, np.arange(n), side="right")] for n in (T, S))
@@ -280,15 +282,21 @@ def forward(q, k, v, do, seen, cap):
     return (array(x[:, None], jnp.float32) for x in (lse[..., 0], delta))
 
 
-def make_inputs(key, N, K, R, S, H, Hv, bq, bk, masks=1, segments=0, cap=None, bf16=False, rule=None):
+def make_inputs(
+    key, N, K, R, S, H, Hv, bq, bk, masks=1, segments=0, cap=None, bf16=False, rule=None
+):
     """Scores of some units; of every 16th query all lie near 95, or near -95, where exp alone is lost."""
     r, T, dtype = rng(key), R * bq, jnp.bfloat16 if bf16 else jnp.float32
     q, k = (np.round(8 * r.normal(size=shape)) / 8 for shape in ((N, T, H), (K, S, H)))
-    if not bf16:  # beside so large weights and keys, the rounding of p and ds would drown small gradients
+    if (
+        not bf16
+    ):  # beside so large weights and keys, the rounding of p and ds would drown small gradients
         q[:, 1::4] *= 4
         k[..., 0], few = root(H), q[:, ::16, 0]
         few[:] = r.integers(90, 101, few.shape) * r.choice([-1, 1], few.shape)
-        k[:, 127::128, 1] += 8 * root(H)  # keys that many rows love, also some that must not see them
+        k[:, 127::128, 1] += 8 * root(
+            H
+        )  # keys that many rows love, also some that must not see them
         q[:, 2::4, 1] = 12
     v, do = r.normal(0.5, 1, (K, S, Hv)), r.normal(size=(N, T, Hv))
     q, k, v, do = (array(x, dtype) for x in (q, k, v, do))
@@ -334,9 +342,33 @@ def scale(N=8, K=2, T=5376, S=4096, H=128, width=1024, cap=30.0):
 def fresh(r):
     # mostly of the shapes of the cases, whose programs are compiled by now, and other documents
     if r.integers(4):
-        return dict(N=4, K=2, R=6, S=1280, H=16, Hv=32, bq=128, bk=256, masks=4, segments=int(r.choice([3, 4])))
+        return dict(
+            N=4,
+            K=2,
+            R=6,
+            S=1280,
+            H=16,
+            Hv=32,
+            bq=128,
+            bk=256,
+            masks=4,
+            segments=int(r.choice([3, 4])),
+        )
     N, K = ((8, 4), (3, 3), (2, 1))[r.integers(3)]
-    return dict(N=N, K=K, R=2, S=384, H=32, Hv=16, bq=256, bk=128, segments=int(r.choice([0, 2])), cap=2.0, bf16=True, rule="prefix")
+    return dict(
+        N=N,
+        K=K,
+        R=2,
+        S=384,
+        H=32,
+        Hv=16,
+        bq=256,
+        bk=128,
+        segments=int(r.choice([0, 2])),
+        cap=2.0,
+        bf16=True,
+        rule="prefix",
+    )
 
 
 def audit(launch: Launch, *, args) -> None:
@@ -352,25 +384,31 @@ def audit(launch: Launch, *, args) -> None:
         )
 
 
-_P = "p = jnp.where(seen, jnp.exp(s - lse), 0.0)"
-_DP = """dp = jax.lax.dot_general(
-            do, v, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
-        )"""
-_SLOPE = "slope = 1.0 - bent * bent"
-_DS = "ds = p * (dp - delta) * slope"
-_DQ = "dq = jnp.dot(ds.astype(k.dtype), k, preferred_element_type=jnp.float32)"
-_SUM = "acc_ref[...] += scale * dq"
-
 PUZZLE = Puzzle(
     spec=attention_dq_spec,
     solution=attention_dq,
     inputs=make_inputs,
     cases=[
         dict(N=4, K=2, R=6, S=1280, H=16, Hv=32, bq=128, bk=256, masks=4, segments=3),
-        dict(N=8, K=4, R=2, S=384, H=32, Hv=16, bq=256, bk=128, segments=2, cap=2.0, bf16=True, rule="prefix"),
+        dict(
+            N=8,
+            K=4,
+            R=2,
+            S=384,
+            H=32,
+            Hv=16,
+            bq=256,
+            bk=128,
+            segments=2,
+            cap=2.0,
+            bf16=True,
+            rule="prefix",
+        ),
     ],
     fresh=fresh,
-    keeps=dict.fromkeys(("q", "k", "v", "do", "lse", "delta"), "all"),  # lse and delta are made of the others
+    keeps=dict.fromkeys(
+        ("q", "k", "v", "do", "lse", "delta"), "all"
+    ),  # lse and delta are made of the others
     scale=scale,
     par=dots,
     tolerance={"float32": 2e-4, "bfloat16": 3e-2},  # p and ds are rounded to bf16 before their dots
@@ -385,260 +423,5 @@ PUZZLE = Puzzle(
     ],
     explain="""With lse a weight needs neither maximum nor sum, so tiles no longer depend on each other: there is no alpha here, and
     acc only adds. delta is a row's mean of dp, and o knows it. 1/√H comes twice: in s, and on the way back from s to q.""",
-    mistakes=[
-        Mistake(
-            "rounds what each tile adds",
-            old=_SUM,
-            new="acc_ref[...] += (scale * dq).astype(k.dtype).astype(jnp.float32)",
-            says="goes on in float32 with what was rounded to bfloat16 before",
-            stage="work",
-        ),
-        Mistake(
-            "forgets delta",
-            old=_DS,
-            new="ds = p * dp * slope",
-            says="a row's weights sum to 1, so a score gets only what its dp has above the row's mean: subtract delta",
-        ),
-        Mistake(
-            "adds delta",
-            old=_DS,
-            new="ds = p * (dp + delta) * slope",
-            says="delta is the mean that dp counts from: subtract it",
-        ),
-        Mistake(
-            "subtracts the tile's own mean",
-            old=_DS,
-            new="ds = p * (dp - jnp.sum(p * dp, axis=1, keepdims=True)) * slope",
-            says="the mean of dp runs over all keys of a row, and a tile has a few: delta holds it",
-        ),
-        Mistake(
-            "takes delta out after the product with p",
-            old=_DS,
-            new="ds = (p * dp - delta) * slope",
-            says="delta is weighted as dp is: p multiplies their difference",
-        ),
-        Mistake(
-            "forgets the scale",
-            old=_SUM,
-            new="acc_ref[...] += dq",
-            says="q reaches s through 1/√H, so its gradient comes back through 1/√H, too",
-        ),
-        Mistake(
-            "scales twice",
-            edits=((_DS, _DS + " * scale"),),
-            says="1/√H is on the way from s to q once: in ds or in dq",
-        ),
-        Mistake(
-            "shifts by the tile's maximum",
-            old=_P,
-            new="p = jnp.where(seen, jnp.exp(s - jnp.max(s, axis=1, keepdims=True)), 0.0)",
-            says="with a maximum the exponentials are not divided by their sum yet: lse does both",
-        ),
-        Mistake(
-            "takes a softmax of the tile",
-            old=_P,
-            new="p = jnp.where(seen, jax.nn.softmax(jnp.where(seen, s, -1e30), axis=1), 0.0)",
-            says="a tile's weights sum to 1 only if its row has no other tile: lse knows the whole row",
-        ),
-        Mistake(
-            "lets hidden scores count",
-            old=_P,
-            new="p = jnp.exp(s - lse)",
-            says="`seen` is not used: a hidden weight is 0",
-        ),
-        Mistake(
-            "hides scores by -inf before the exponential",
-            old=_P,
-            new="p = jnp.exp(jnp.where(seen, s, -jnp.inf) - lse)",
-            says="in a row that sees nothing lse is -inf, and -inf - -inf is NaN: choose after the subtraction",
-        ),
-        Mistake(
-            "gives NaN by a product with the mask",
-            old=_P,
-            new="p = jnp.exp(s - lse) * seen",
-            says="a hidden exponential may be infinite, and infinity times 0 is NaN: choose with `jnp.where`",
-        ),
-        Mistake(
-            "divides exponentials",
-            old=_P,
-            new="p = jnp.where(seen, jnp.exp(s) / jnp.exp(lse), 0.0)",
-            says="exp(s) overflows above 88, and for very negative scores it is 0 / 0: subtract first",
-        ),
-        Mistake(
-            "takes powers of two",
-            old=_P,
-            new="p = jnp.where(seen, jnp.exp2(s - lse), 0.0)",
-            says="lse is a natural logarithm: its exponential is exp",
-        ),
-        Mistake(
-            "turns the exponent around",
-            old=_P,
-            new="p = jnp.where(seen, jnp.exp(lse - s), 0.0)",
-            says="lse lies above every score of its row, so exp(s - lse) is at most 1, and the other way round it is at least 1",
-        ),
-        Mistake(
-            "keeps the cap as a factor of its slope",
-            old=_SLOPE,
-            new="slope = soft_cap * (1.0 - bent * bent)",
-            says="the cap multiplies and divides, cap · tanh(s / cap), and its slope has neither: a small score passes as it is",
-        ),
-        Mistake(
-            "divides the slope by the cap",
-            old=_SLOPE,
-            new="slope = (1.0 - bent * bent) / soft_cap",
-            says="s / cap gives the slope a 1 / cap, and the cap in front of tanh takes it away again",
-        ),
-        Mistake(
-            "takes the slope for 1 - tanh",
-            old=_SLOPE,
-            new="slope = 1.0 - bent",
-            says="the derivative of tanh is 1 - tanh²",
-        ),
-        Mistake(
-            "ignores the slope of the cap",
-            old=_DS,
-            new="ds = p * (dp - delta)",
-            says="where the cap bends a score, less of the gradient passes: multiply ds by slope",
-        ),
-        Mistake(
-            "bends dp without its mean",
-            old=_DS,
-            new="ds = p * (dp * slope - delta)",
-            says="the slope multiplies the whole difference: p * (dp - delta) * slope",
-        ),
-        Mistake(
-            "keeps only the last tile",
-            old=_SUM,
-            new="acc_ref[...] = scale * dq",
-            says="dq is a sum over all tiles of its row: add to acc",
-        ),
-        Mistake(
-            "multiplies do by the keys",
-            old=_DP,
-            new=_DP.replace("do, v,", "do, k,"),
-            says="The axes that are summed over must be equally long",
-            stage="error",
-        ),
-        Mistake(
-            "multiplies ds by the values",
-            old=_DQ,
-            new=_DQ.replace("k.dtype), k,", "v.dtype), v,"),
-            says="What is added has the shape of the accumulator",
-            stage="error",
-        ),
-        Mistake(
-            "uses delta as a row",
-            old=_DS,
-            new="ds = p * (dp - delta.T) * slope",
-            says="Inside the kernel the shapes are those of the blocks",
-            stage="error",
-        ),
-        Mistake(
-            "leaves ds in f32",
-            old=_DQ,
-            new=_DQ.replace("ds.astype(k.dtype)", "ds"),
-            says="give the matrix unit bfloat16 on both sides",
-            stage="work",
-        ),
-        Mistake(
-            "rounds dp to bf16",
-            old=_DP,
-            new="dp = jnp.dot(do, v.T)",
-            says="a dot returns bfloat16",
-            stage="work",
-        ),
-        Mistake(
-            "computes the forward pass once more",
-            old=_DP,
-            new=_DP + """
-        o = jnp.dot(p.astype(v.dtype), v, preferred_element_type=jnp.float32)
-        dp = dp + 0.0 * jnp.sum(o)""",
-            says="38.7 G FLOPs, where 29 G are enough",
-            stage="work",
-        ),
-        Mistake(
-            "subtracts dp from delta",
-            old="ds = p * (dp - delta) * slope",
-            new="ds = p * (delta - dp) * slope",
-            says="a score grows with its own dp: dp - delta",
-        ),
-        Mistake(
-            "takes the capped score for its tanh",
-            old="slope = 1.0 - bent * bent",
-            new="slope = 1.0 - s * s",
-            says="the slope of cap · tanh(s / cap) is 1 - tanh², and the tanh is `bent`",
-        ),
-        Mistake(
-            "takes the slope of a sigmoid",
-            old="slope = 1.0 - bent * bent",
-            new="slope = bent * (1.0 - bent)",
-            says="that of tanh is 1 - tanh²",
-        ),
-        Mistake(
-            "adds the square of tanh",
-            old="slope = 1.0 - bent * bent",
-            new="slope = 1.0 + bent * bent",
-            says="the cap bends scores, so its slope is at most 1: 1 - tanh²",
-        ),
-        Mistake(
-            "divides by the scale",
-            old="acc_ref[...] += scale * dq",
-            new="acc_ref[...] += dq / scale",
-            says="s is scale times q · k, so the gradient of q has the same factor: multiply",
-        ),
-        Mistake(
-            "leaves lse out of p",
-            old="jnp.exp(s - lse)",
-            new="jnp.exp(s)",
-            says="exp(s) is no weight: exp(s - lse) is, and the weights of a row sum to 1",
-        ),
-        Mistake(
-            "leaves p out of ds",
-            old="ds = p * (dp - delta) * slope",
-            new="ds = (dp - delta) * slope",
-            says="ds is p times (dp - delta)",
-        ),
-        Mistake(
-            "leaves `exp` out of p",
-            old="jnp.exp(s - lse), 0.0)",
-            new="s - lse, 0.0)",
-            says="a weight is exp(s - lse)",
-        ),
-        Mistake(
-            "bends p by the slope",
-            old="        p = jnp.where(seen, jnp.exp(s - lse), 0.0)",
-            new="        p = jnp.where(seen, jnp.exp(s * slope - lse), 0.0)",
-            says="p is the weight of the capped score, exp(s - lse): the slope belongs to ds alone",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "finds the slope from the capped score",
-            old=_SLOPE,
-            new="slope = 1.0 - (s / soft_cap) ** 2",
-        ),
-        Alternative(
-            "hides within the exponent",
-            old=_P,
-            new="p = jnp.exp(jnp.where(seen, s - lse, -jnp.inf))",
-        ),
-        Alternative(
-            "multiplies out, transposes, and puts the scale into ds",
-            edits=(
-                (_DP, "dp = jnp.dot(do, v.T, preferred_element_type=jnp.float32)"),
-                (_DS, "ds = scale * slope * (p * dp - p * delta)"),
-                (_SUM, "acc_ref[...] = acc_ref[...] + dq"),
-            ),
-        ),
-        Alternative(
-            "masks the gradient of the scores, and scales at the end",
-            edits=(
-                (_P, "p = jnp.exp(jnp.minimum(s - lse, 0.0))"),
-                (_DS, "ds = jnp.where(seen, p * (dp - delta) * slope, 0.0)"),
-                (_SUM, "acc_ref[...] += dq"),
-                ("dq_ref[...] = acc_ref[...].astype", "dq_ref[...] = (scale * acc_ref[...]).astype"),
-            ),
-        ),
-    ],
     audit=audit,
 )

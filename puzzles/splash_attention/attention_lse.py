@@ -167,10 +167,9 @@ def attention_lse(
 # print(f"p @ v differs from o by at most {abs(p @ v - o).max():.0e}")
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles import Puzzle, array, rng
 from puzzles.splash_attention._production import moved
 from puzzles.splash_attention.attention import root
-from puzzles.splash_attention.attention_one_block import ONES
 from puzzles.splash_attention.block_sparse_attention import packed
 from puzzles.splash_attention.splash_attention import make_mask
 
@@ -206,7 +205,9 @@ def scale(T=17152, S=16384, H=128, Hv=64, bq=256, bk=512, document=1500):
 
 def kept(launch):
     """What the launch leaves for the backward pass beside o: a column lies in 128 lanes."""
-    return f"{min(moved(one) for one in launch.outputs) / 2**20:.1f} MiB kept beside o, in 128 lanes"
+    return (
+        f"{min(moved(one) for one in launch.outputs) / 2**20:.1f} MiB kept beside o, in 128 lanes"
+    )
 
 
 def fresh(r):
@@ -218,13 +219,10 @@ def fresh(r):
         (9, 256, 128, 16, 32, 128, 0),
         (6, 512, 32, 128, 64, 256, 4),
     ]
-    return dict(zip(("R", "S", "H", "Hv", "bq", "bk", "first"), map(int, r.choice(shapes)), strict=True))
+    return dict(
+        zip(("R", "S", "H", "Hv", "bq", "bk", "first"), map(int, r.choice(shapes)), strict=True)
+    )
 
-
-_LSE = "lse_ref[...] = m_ref[...] + jnp.log(l)"
-_SPEC = "                pl.BlockSpec((bq, 1), by_row),\n"
-_SHAPE = "            jax.ShapeDtypeStruct((T, 1), jnp.float32),\n"
-_REFS = "mask_ref, o_ref, lse_ref, m_ref"
 
 PUZZLE = Puzzle(
     spec=attention_lse_spec,
@@ -252,271 +250,4 @@ PUZZLE = Puzzle(
     ],
     explain="""exp(s - m) / l is exp(s - m - log l), so m + log l says all that both say. A row that sees nothing has
     l = 0, and the logarithm of 0 is -inf, which is the right answer: no term, no sum.""",
-    mistakes=[
-        Mistake(
-            "keeps the maximum alone",
-            old=_LSE,
-            new="lse_ref[...] = m_ref[...]",
-            says="a weight is exp(s - m) / l, and l is lost: add its logarithm to m",
-        ),
-        Mistake(
-            "keeps the logarithm of the sum alone",
-            old=_LSE,
-            new="lse_ref[...] = jnp.log(l)",
-            says="l is a sum of exp(s - m), so its logarithm is short of m",
-        ),
-        Mistake(
-            "adds the sum without its logarithm",
-            old=_LSE,
-            new="lse_ref[...] = m_ref[...] + l",
-            says="m is an exponent and l is not: add log l",
-        ),
-        Mistake(
-            "multiplies the maximum by the logarithm",
-            old=_LSE,
-            new="lse_ref[...] = m_ref[...] * jnp.log(l)",
-            says="the logarithm of a product is a sum: log(exp(m) · l) is m plus log l",
-        ),
-        Mistake(
-            "takes the logarithm of maximum and sum together",
-            old=_LSE,
-            new="lse_ref[...] = jnp.log(m_ref[...] + l)",
-            says="m is an exponent already, and l is not: only l goes into the logarithm. Where m is far below 0, this one is NaN",
-        ),
-        Mistake(
-            "subtracts the logarithm",
-            old=_LSE,
-            new="lse_ref[...] = m_ref[...] - jnp.log(l)",
-            says="exp(s - m) / l is exp(s - m - log l), and s loses both: lse is their sum",
-        ),
-        Mistake(
-            "changes the sign",
-            old=_LSE,
-            new="lse_ref[...] = -m_ref[...] - jnp.log(l)",
-            says="lse is what a score loses, s - lse: it has the sign of m",
-        ),
-        Mistake(
-            "takes the logarithm of the sum to base 2",
-            old=_LSE,
-            new="lse_ref[...] = m_ref[...] + jnp.log2(l)",
-            says="the exponentials have base e, so the logarithm does: `jnp.log`",
-        ),
-        Mistake(
-            "gives all of it to base 2",
-            old=_LSE,
-            new="lse_ref[...] = (m_ref[...] + jnp.log(l)) * 1.4426950408889634",
-            says="it is log2(e) times too large: the backward pass takes exp(s - lse), with a natural lse",
-        ),
-        Mistake(
-            "undoes the maximum before the logarithm",
-            old=_LSE,
-            new="lse_ref[...] = jnp.log(l * jnp.exp(m_ref[...]))",
-            says="exp(m) overflows above 88, and far below 0 it is 0: take the logarithm of l first, and add m to it",
-        ),
-        Mistake(
-            "keeps the sum of exponentials itself",
-            old=_LSE,
-            new="lse_ref[...] = l * jnp.exp(m_ref[...])",
-            says="exp(m) overflows above 88: keep the logarithm of that sum, m + log l",
-        ),
-        Mistake(
-            "guards the logarithm against a sum of 0",
-            old=_LSE,
-            new="lse_ref[...] = m_ref[...] + jnp.log(jnp.where(l == 0.0, 1.0, l))",
-            says="a row that sees nothing keeps m's start there, -1e30. Its sum is 0, and log 0 is what is wanted: -inf",
-        ),
-        Mistake(
-            "gives 0 to a row that sees nothing",
-            old=_LSE,
-            new="lse_ref[...] = jnp.where(l == 0.0, 0.0, m_ref[...] + jnp.log(l))",
-            says="an lse of 0 is that of a row which sees one score of 0. One that sees nothing has log 0, which is -inf",
-        ),
-        Mistake(
-            "adds 1 before the logarithm",
-            old=_LSE,
-            new="lse_ref[...] = m_ref[...] + jnp.log1p(l)",
-            says="`jnp.log1p(l)` is log(1 + l): no score stands behind that 1, and log 0 needs no guard here",
-        ),
-        Mistake(
-            "never writes lse",
-            old=_LSE,
-            new="lse = m_ref[...] + jnp.log(l)",
-            says="a plain name is forgotten when the kernel ends, and fresh output blocks hold garbage (NaN here): store into lse_ref[...]",
-        ),
-        Mistake(
-            "stores lse by the column",
-            old=_SPEC,
-            new=_SPEC.replace("by_row", "by_column"),
-            says="lse belongs to queries, as o does: its block goes by row",
-        ),
-        Mistake(
-            "stores every lse in the first block",
-            old=_SPEC,
-            new=_SPEC.replace("by_row", "lambda t, *_: (0, 0)"),
-            says="every row of tiles writes over the one before, and all other blocks of lse keep what was in memory: go by row",
-        ),
-        Mistake(
-            "stores lse at block t",
-            old=_SPEC,
-            new=_SPEC.replace("by_row", "lambda t, *_: (t, 0)"),
-            says="t counts visits, and lse has a block for each row of tiles: rows[t] says which",
-        ),
-        Mistake(
-            "gives lse the spec and the shape of o",
-            edits=((_SPEC, _SPEC.replace("(bq, 1)", "(bq, Hv)")), (_SHAPE, _SHAPE.replace("(T, 1)", "(T, Hv)"))),
-            says="Ref shape: (64, 32)",
-            stage="error",
-        ),
-        Mistake(
-            "returns a copy of lse for every column of o",
-            edits=(
-                (_LSE, "lse_ref[...] = jnp.broadcast_to(m_ref[...] + jnp.log(l), lse_ref.shape)"),
-                (_SPEC, _SPEC.replace("(bq, 1)", "(bq, Hv)")),
-                (_SHAPE, _SHAPE.replace("(T, 1)", "(T, Hv)")),
-            ),
-            says="the wrong shape: expected (448, 1), got (448, 32)",
-        ),
-        Mistake(
-            "gives lse a shape and no spec",
-            old=_SPEC,
-            new="",
-            says="Pytree for `out_specs` and `out_shape` do not match",
-            stage="error",
-        ),
-        Mistake(
-            "keeps lse flat",
-            edits=((_SPEC, _SPEC.replace("(bq, 1), by_row", "(bq,), lambda t, rows, *_: (rows[t],)")), (_SHAPE, _SHAPE.replace("(T, 1)", "(T,)"))),
-            says="Ref shape: (64,).",
-            stage="error",
-        ),
-        Mistake(
-            "keeps lse in bf16",
-            old=_SHAPE,
-            new=_SHAPE.replace("float32", "bfloat16"),
-            says="Invalid dtype for `swap`",
-            stage="error",
-        ),
-        Mistake(
-            "keeps m and l, and adds them up outside",
-            edits=(
-                (_REFS, "mask_ref, o_ref, m_out_ref, l_out_ref, m_ref"),
-                (_LSE, "m_out_ref[...], l_out_ref[...] = m_ref[...], l"),
-                (_SPEC, 2 * _SPEC),
-                (_SHAPE, 2 * _SHAPE),
-                ("    o, lse = pl.pallas_call(", "    o, m, l = pl.pallas_call("),
-                ("    return o, lse\n", "    return o, m + jnp.log(l)\n"),
-            ),
-            says="`log` works on the data outside the kernel",
-            stage="pallas",
-        ),
-        Mistake(
-            "launches once for o and once for lse",
-            edits=(
-                ("    o, lse = pl.pallas_call(", "    launch = pl.pallas_call("),
-                (
-                    ")(*tiles, q, k, v, partial_masks)\n    return o, lse\n",
-                    ")\n    operands = *tiles, q, k, v, partial_masks\n    return launch(*operands)[0], launch(*operands)[1]\n",
-                ),
-            ),
-            says="2 kernels are launched, where 1 is enough",
-            stage="work",
-        ),
-        Mistake(
-            "drops the axis of lse's only column",
-            old=_LSE,
-            new="lse_ref[...] = (m_ref[...] + jnp.log(l))[:, 0]",
-            says="Value shape: (64,).",
-            stage="error",
-        ),
-        Mistake(
-            "adds the sum to the exponential of the maximum",
-            old="m_ref[...] + jnp.log(l)",
-            new="jnp.log(jnp.exp(m_ref[...]) + l)",
-            says="l is a factor beside exp(m), no summand: log(exp(m) · l) is m + log l",
-        ),
-        Mistake(
-            "calls logaddexp for m and l",
-            old="m_ref[...] + jnp.log(l)",
-            new="jnp.logaddexp(m_ref[...], l)",
-            says="that is log(exp(m) + exp(l)), and l is a sum, no exponent: m + log l",
-        ),
-        Mistake(
-            "adds a tiny number to l",
-            old="jnp.log(l)",
-            new="jnp.log(l + 1e-9)",
-            says="a row that sees nothing has l = 0 and an lse of -inf, as log gives it, and no large "
-            "finite number",
-        ),
-        Mistake(
-            "divides the maximum by l",
-            old="m_ref[...] + jnp.log(l)",
-            new="m_ref[...] / l",
-            says="the logarithm of exp(m) · l is a sum: m + log l",
-        ),
-        Mistake(
-            "takes the logarithm to base 10",
-            old="jnp.log(l)",
-            new="jnp.log10(l)",
-            says="m is an exponent of e: take `jnp.log`",
-        ),
-        Mistake(
-            "takes one maximum for all rows",
-            old="m_ref[...] + jnp.log(l)",
-            new="jnp.max(m_ref[...]) + jnp.log(l)",
-            says="each row has its own m in `m_ref[...]`",
-        ),
-    ],
-    alternatives=[
-        ONES,
-        Alternative(
-            "says what a row has that sees nothing",
-            old=_LSE,
-            new="lse_ref[...] = jnp.where(l > 0.0, m_ref[...] + jnp.log(jnp.maximum(l, 1.0)), -jnp.inf)",
-        ),
-        Alternative(
-            "computes with base 2 inside",
-            edits=(
-                ("s *= q_ref.shape[1] ** -0.5", "s *= 1.4426950408889634 * q_ref.shape[1] ** -0.5"),
-                ("p = jnp.exp(s - m_new)", "p = jnp.exp2(s - m_new)"),
-                ("alpha = jnp.exp(m_ref[...] - m_new)", "alpha = jnp.exp2(m_ref[...] - m_new)"),
-                (_LSE, "lse_ref[...] = (m_ref[...] + jnp.log2(l)) * 0.6931471805599453"),
-            ),
-        ),
-        Alternative(
-            "keeps lse in 128 lanes, as production does",
-            edits=(
-                (_LSE, "lse_ref[...] = jnp.broadcast_to(m_ref[...] + jnp.log(l), lse_ref.shape)"),
-                (_SPEC, _SPEC.replace("(bq, 1)", "(bq, 128)")),
-                (_SHAPE, _SHAPE.replace("(T, 1)", "(T, 128)")),
-                ("    return o, lse\n", "    return o, lse[:, :1]\n"),
-            ),
-        ),
-        Alternative(
-            "merges o and lse tile by tile",
-            code="""
-def attention_lse_kernel(
-    rows_ref, cols_ref, masks_ref, flags_ref, q_ref, k_ref, v_ref, mask_ref, o_ref, lse_ref, m_ref, l_ref, acc_ref
-):
-    flags = flags_ref[pl.program_id(0)]
-
-    @pl.when(flags & 4 != 0)
-    def _():
-        lse_ref[...] = jnp.full(lse_ref.shape, -jnp.inf)
-        o_ref[...] = jnp.zeros(o_ref.shape)
-
-    @pl.when(flags & 3 != 0)
-    def _():
-        s = jnp.dot(q_ref[...], k_ref[...].T) * q_ref.shape[1] ** -0.5
-        s = jnp.where(mask_ref[...] | (flags & 3 == 2), s, -jnp.inf)
-        m = jnp.maximum(jnp.max(s, axis=1, keepdims=True), -1e30)
-        p = jnp.exp(s - m)
-        here = m + jnp.log(jnp.sum(p, axis=1, keepdims=True))
-        top = jnp.maximum(jnp.maximum(here, lse_ref[...]), -1e30)
-        old, new = jnp.exp(lse_ref[...] - top), jnp.exp(here - top)
-        both = jnp.where(old + new > 0, old + new, 1.0)
-        o_ref[...] = (old * o_ref[...] + jnp.exp(m - top) * jnp.dot(p, v_ref[...])) / both
-        lse_ref[...] = top + jnp.log(old + new)
-""",
-        ),
-    ],
 )

@@ -129,7 +129,7 @@ def causal_prefetch(
 #     print(f"{n:7}{work:>19}{bytes_read}")
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle
+from puzzles import Puzzle
 from puzzles.splash_attention.attention_one_block import fetches
 from puzzles.splash_attention.causal_attention import draw, fresh, scale
 
@@ -143,17 +143,13 @@ def audit(launch):
     (bq, _), (bk, _) = q.block, moved[0].block
     needed = sum(min(((i + 1) * bq - 1) // bk + 1, columns) for i in range(rows))
     for name, one in zip("kv", moved, strict=True):
-        assert one.transfers <= needed + 1, (  # the last row may skip ahead to a row that is not there
+        assert (
+            one.transfers <= needed + 1
+        ), (  # the last row may skip ahead to a row that is not there
             f"blocks of `{name}` are fetched {one.transfers} times, where {needed} have work: in steps that are "
             "skipped, name a block that is needed, the last one or the next"
         )
 
-
-_LAST = "last_needed = ((i + 1) * bq - 1) // bk"
-_RETURN = "return jnp.minimum(j, last_needed), 0"
-_SPECS = """            pl.BlockSpec((bk, H), kv_map),
-            pl.BlockSpec((bk, H), kv_map),
-"""
 
 PUZZLE = Puzzle(
     spec=causal_prefetch_spec,
@@ -179,116 +175,4 @@ PUZZLE = Puzzle(
     its own number, which lies in block ((i + 1)·bq - 1) // bk. Where that is beyond the end of k, j never
     gets there and the clamp does nothing. A map that names block 0 in skipped steps is right, too: it fetches the next
     row's first block early, and one block for nothing if the last row skips steps.""",
-    mistakes=[
-        Mistake(
-            "leaves the map as it was",
-            old=_RETURN,
-            new="return j, 0",
-            says="blocks of `k` are fetched 12 times, where 6 have work",
-            stage="work",
-        ),
-        Mistake(
-            "fetches one block too many",
-            old=_LAST,
-            new="last_needed = ((i + 1) * bq) // bk",
-            says="blocks of `k` are fetched 13 times, where 11 have work",
-            stage="work",
-        ),
-        Mistake(
-            "clamps for the keys and not for the values",
-            old=_SPECS,
-            new=_SPECS.replace("kv_map),\n", "lambda i, j: (j, 0)),\n").replace(
-                "lambda i, j: (j, 0)", "kv_map", 1
-            ),
-            says="blocks of `v` are fetched 12 times, where 6 have work",
-            stage="work",
-        ),
-        Mistake(
-            "clamps j by i",
-            old=_LAST,
-            new="last_needed = i",
-            says="`i` counts blocks of bq rows, and the map returns a block of bk columns; where bk < bq, "
-            "needed blocks are never fetched and the kernel works on another one",
-        ),
-        Mistake(
-            "clamps at the block's first row",
-            old=_LAST,
-            new="last_needed = (i * bq) // bk",
-            says="the last row of the block sees further than the first, and the kernel works on what it gets",
-        ),
-        Mistake(
-            "takes the larger of the two",
-            old="jnp.minimum(j,",
-            new="jnp.maximum(j,",
-            says="every step before the last needed one gets a block that is too late",
-        ),
-        Mistake(
-            "swaps the two block indices",
-            old=_RETURN,
-            new="return 0, jnp.minimum(j, last_needed)",
-            says="k is cut along its rows, so the block number comes first and 0 second; the CPU clamps what "
-            "lies outside, and the kernel gets block 0 every time",
-        ),
-        Mistake(
-            "returns block -1 for steps that are skipped",
-            old=_RETURN,
-            new="return jnp.where(j <= last_needed, j, -1), 0",
-            says="block (-1, 0) is out of bounds",
-            stage="memory",
-        ),
-        Mistake(
-            "clamps with Python's min",
-            old="jnp.minimum(j, last_needed)",
-            new="min(j, last_needed)",
-            says="The value is not known while Python runs",
-            stage="error",
-        ),
-        Mistake(
-            "returns nothing",
-            old=_RETURN,
-            new="jnp.minimum(j, last_needed), 0",
-            says="An index map returns one block index for each axis",
-            stage="error",
-        ),
-        Mistake(
-            "subtracts 1 after the division",
-            old="last_needed = ((i + 1) * bq - 1) // bk",
-            new="last_needed = (i + 1) * bq // bk - 1",
-            says="the last row is (i + 1)·bq - 1: subtract first, then divide. Else a block that ends "
-            "inside a block of keys loses that one, and the first may ask for block -1",
-        ),
-        Mistake(
-            "swaps bq and bk",
-            old="last_needed = ((i + 1) * bq - 1) // bk",
-            new="last_needed = ((i + 1) * bk - 1) // bq",
-            says="rows are counted in bq, and the block of a column is its number divided by bk",
-        ),
-        Mistake(
-            "fetches the block after the first row's",
-            old="last_needed = ((i + 1) * bq - 1) // bk",
-            new="last_needed = i * bq // bk + 1",
-            says="blocks of `k` are fetched 10 times, where 6 have work",
-            stage="work",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "chooses with where, by the kernel's own condition",
-            old=f"        {_LAST}\n        {_RETURN}",
-            new="        return jnp.where(j * bk < (i + 1) * bq, j, (i * bq + bq - 1) // bk), 0",
-        ),
-        Alternative(
-            "skips ahead to the first block of the next rows, as production kernels do",
-            old=_RETURN,
-            new="return jnp.where(j <= last_needed, j, 0), 0",
-        ),
-        Alternative(
-            "divides with lax",
-            edits=(
-                (_LAST, "last_needed = jax.lax.div(i * bq + (bq - 1), bk)"),
-                (_RETURN, "return jax.lax.min(j, last_needed), 0"),
-            ),
-        ),
-        Alternative("takes other blocks", old="else (128, 64)", new="else (64, 64)"),
-    ],
 )

@@ -99,7 +99,7 @@ def classify_blocks(
 # %% tags=["author"]
 import jax
 
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Puzzle, rng
 
 KINDS = ("0, skip", "1, partial", "2, full")
 
@@ -131,7 +131,13 @@ def make_mask(r, kind, T, S, bq, bk):
     nearly_full[-1, 1] = False
     # the pattern turned over has the same corners, and as many elements
     store = [empty, full, pattern, pattern[::-1, ::-1], nearly_full, ~nearly_full, switched]
-    for y, x in ((0, -2), (-2, 0), (-1, 0), (0, -1), (bq // 2, bk // 2)):  # alike but for one element
+    for y, x in (
+        (0, -2),
+        (-2, 0),
+        (-1, 0),
+        (0, -1),
+        (bq // 2, bk // 2),
+    ):  # alike but for one element
         twin = pattern.copy()
         twin[y, x] ^= True
         store.append(twin)
@@ -141,7 +147,9 @@ def make_mask(r, kind, T, S, bq, bk):
     else:
         assert kind == "blocks"
         choice = r.integers(0, len(store), (I, J))
-        choice.flat[: len(store) + 1] = [2, 0, 1, *range(3, len(store)), 2][: choice.size]  # each once, one pattern twice
+        choice.flat[: len(store) + 1] = [2, 0, 1, *range(3, len(store)), 2][
+            : choice.size
+        ]  # each once, one pattern twice
         choice[-2] = 0  # a row of blocks that attends to nothing
         choice[-1, 1:3] = 1, 3
         choice[-1, [0, -1]] = 0  # a row that begins and ends with blocks without work
@@ -186,7 +194,9 @@ def what_is(x):
 def is_array(name, x, shape, dtype, why=""):
     """An assertion for each thing that a NumPy array can have wrong but its values."""
     assert isinstance(x, np.ndarray), f"`{name}` is {what_is(x)}: a NumPy array is wanted"
-    assert x.ndim == len(shape) and all(n in (m, None) for m, n in zip(x.shape, shape, strict=True)), (
+    assert x.ndim == len(shape) and all(
+        n in (m, None) for m, n in zip(x.shape, shape, strict=True)
+    ), (
         f"`{name}` has shape {x.shape}; wanted is ({', '.join('P' if n is None else str(n) for n in shape)})"
     )
     assert x.dtype == dtype, f"`{name}` is {x.dtype}; wanted is {np.dtype(dtype).name}{why}"
@@ -240,18 +250,6 @@ def accepts(answer, mask, bq, bk):
     )
 
 
-_BLOCKS = "blocks = mask.reshape(T // bq, bq, S // bk, bk).swapaxes(1, 2)"
-_KINDS = "block_mask = blocks.any(axis=(2, 3)).astype(np.int32) + blocks.all(axis=(2, 3))"
-_KEY = "key = blocks[i, j].tobytes()"
-_STORE = """        if key not in numbers:
-            numbers[key] = len(patterns)
-            patterns.append(blocks[i, j])
-        mask_index[i, j] = numbers[key]
-"""
-_DUMMY = """    if not patterns:
-        patterns = [np.zeros((bq, bk), bool)]
-"""
-
 PUZZLE = Puzzle(
     spec=classify_blocks_spec,
     solution=classify_blocks,
@@ -282,151 +280,4 @@ PUZZLE = Puzzle(
     blocks: it is 1 for a causal mask with bq = bk, however long that is.""",
     kernel=False,
     accepts=accepts,
-    mistakes=[
-        Mistake(
-            "counts on rows that lie one behind the other",
-            old=_BLOCKS,
-            new="blocks = np.lib.stride_tricks.as_strided(mask, (T // bq, S // bk, bq, bk), (bq * S, bk, S, 1))",
-            says="its own, mask[0:64, 0:128], is stored nowhere",
-        ),
-        Mistake(
-            "calls every block that has work full",
-            old=_KINDS,
-            new="block_mask = 2 * blocks.any(axis=(2, 3)).astype(np.int32)",
-            says="1, partial; `block_mask` says 2",
-        ),
-        Mistake(
-            "calls every block that has work partial",
-            old=_KINDS,
-            new="block_mask = blocks.any(axis=(2, 3)).astype(np.int32)",
-            says="2, full; `block_mask` says 1",
-        ),
-        Mistake(
-            "numbers full 1 and partial 2",
-            edits=(
-                ("    return block_mask,", "    return np.array([0, 2, 1], np.int32)[block_mask],"),
-            ),
-            says="1, partial; `block_mask` says 2",
-        ),
-        Mistake(
-            "judges a block by its corners",
-            old=_KINDS,
-            new="block_mask = blocks[:, :, 0, 0].astype(np.int32) + blocks[:, :, -1, -1]",
-            says="1, partial; `block_mask` says",
-        ),
-        Mistake(
-            "reshapes without putting the axes in order",
-            old=_BLOCKS,
-            new="blocks = mask.reshape(T // bq, S // bk, bq, bk)",
-            says="its own, mask[0:64, 0:128], is stored nowhere",
-        ),
-        Mistake(
-            "takes bq for columns and bk for rows",
-            old=_BLOCKS,
-            new="blocks = mask.reshape(T // bk, bk, S // bq, bq).swapaxes(1, 2)",
-            says="`block_mask` has shape (2, 6); wanted is (4, 3)",
-        ),
-        Mistake(
-            "stores every partial block",
-            old=_KEY,
-            new="key = (i, j)",
-            says="store each once",
-        ),
-        Mistake(
-            "takes blocks with as many elements for equal",
-            old=_KEY,
-            new="key = blocks[i, j].sum()",
-            says="its own, mask[0:128, 64:128], is stored nowhere",
-        ),
-        Mistake(
-            "numbers the partial blocks, not the patterns",
-            old=_STORE,
-            new="""        mask_index[i, j] = (block_mask.flat[: i * block_mask.shape[1] + j] == 1).sum()
-        if key not in numbers:
-            numbers[key] = len(patterns)
-            patterns.append(blocks[i, j])
-""",
-            says="point at the place where the pattern is stored",
-        ),
-        Mistake(
-            "notes the number only when a pattern is new",
-            old=_STORE,
-            new=_STORE.replace("        mask_index", "            mask_index"),
-            says="its own, mask[192:256, 128:256], is stored as pattern 1",
-        ),
-        Mistake(
-            "stores full blocks and empty ones, too",
-            old="np.argwhere(block_mask == 1)",
-            new="np.ndindex(block_mask.shape)",
-            says="full blocks and empty ones need none",
-        ),
-        Mistake(
-            "has nothing to stack where nothing is partial",
-            old=_DUMMY,
-            new="",
-            says="need at least one array to stack",
-            stage="error",
-        ),
-        Mistake(
-            "returns no pattern where nothing is partial",
-            old="patterns = [np.zeros((bq, bk), bool)]",
-            new="return block_mask, mask_index, np.zeros((0, bq, bk), bool)",
-            says="a kernel cannot take an empty operand",
-        ),
-        Mistake(
-            "leaves the kinds in int64",
-            old=".astype(np.int32) + blocks",
-            new=".astype(int) + blocks",
-            says="`block_mask` is int64; wanted is int32",
-        ),
-        Mistake(
-            "returns a list of patterns",
-            old="mask_index, np.stack(patterns)",
-            new="mask_index, patterns",
-            says="`partial_masks` is of type list",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "lets np.unique find the patterns",
-            code="""
-def classify_blocks(mask, bq, bk):
-    (T, S), tiles = mask.shape, []
-    I, J = T // bq, S // bk
-    flat = mask.reshape(I, bq, J, bk).transpose(0, 2, 1, 3).reshape(I * J, bq * bk)
-    count = flat.sum(axis=1)
-    kind = np.where(count == 0, 0, np.where(count == bq * bk, 2, 1))
-    partial = np.flatnonzero(kind == 1)
-    index = np.full(I * J, -1, np.int32)
-    patterns = np.ones((1, bq * bk), bool)
-    if partial.size:
-        patterns, index[partial] = np.unique(flat[partial], axis=0, return_inverse=True)
-    return kind.astype(np.int32).reshape(I, J), index.reshape(I, J), patterns.reshape(-1, bq, bk)
-""",
-        ),
-        Alternative(
-            "loops over slices, and numbers patterns from the end",
-            code="""
-def classify_blocks(mask, bq, bk):
-    T, S = mask.shape
-    block_mask = np.empty((T // bq, S // bk), np.int32)
-    mask_index = np.zeros(block_mask.shape, np.int32)
-    store = []
-    for i in range(T // bq):
-        for j in range(S // bk):
-            block = mask[i * bq : i * bq + bq, j * bk : j * bk + bk]
-            block_mask[i, j] = 2 if block.all() else 1 if block.any() else 0
-            if block_mask[i, j] == 1:
-                for n, one in enumerate(store):
-                    if (one == block).all():
-                        break
-                else:
-                    n = len(store)
-                    store.append(block)
-                mask_index[i, j] = n
-    mask_index = len(store) - 1 - mask_index
-    return block_mask, mask_index, np.array(store[::-1] or [mask[:bq, :bk]])
-""",
-        ),
-    ],
 )

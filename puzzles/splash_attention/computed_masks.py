@@ -160,7 +160,7 @@ def computed_masks(
 #     print(f"{name:10}{launch.steps:4} steps{read:7.1f} MiB read, blocks in VMEM{vmem:6.2f} MiB")
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Puzzle, rng
 from puzzles.splash_attention.block_sparse_attention import draw
 from puzzles.splash_attention.causal_attention import dots
 
@@ -220,12 +220,10 @@ def fresh(r):
         (512, 384, 32, 256, 128, "dilated"),
         (256, 512, 128, 64, 256, "window"),
     ]
-    return dict(zip(("T", "S", "H", "bq", "bk", "rule"), shapes[r.integers(len(shapes))], strict=True))
+    return dict(
+        zip(("T", "S", "H", "bq", "bk", "rule"), shapes[r.integers(len(shapes))], strict=True)
+    )
 
-
-_ROW = "row = rows_ref[t] * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)"
-_COLUMN = "column = cols_ref[t] * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)"
-_SCORES = "s = jnp.where(rule(row, column), s, -jnp.inf)"
 
 PUZZLE = Puzzle(
     spec=computed_masks_spec,
@@ -235,7 +233,9 @@ PUZZLE = Puzzle(
     cases=[
         dict(T=384, S=512, H=16, bq=128, bk=128, rule="window"),  # as `show` draws it
         dict(T=320, S=512, H=64, bq=64, bk=256, rule="late"),
-        dict(T=1152, S=1024, H=16, bq=128, bk=128, rule="prefix"),  # many tiles, most of them full; the last row has no other
+        dict(
+            T=1152, S=1024, H=16, bq=128, bk=128, rule="prefix"
+        ),  # many tiles, most of them full; the last row has no other
     ],
     fresh=fresh,
     keeps=dict.fromkeys("qkv", "finite"),
@@ -253,180 +253,4 @@ PUZZLE = Puzzle(
     explain="""Row and column numbers are all that a formula needs, so partial tiles fetch no pattern. In a full tile the
     rule is True throughout and changes nothing. JAX's SplashAttention computes a causal or local mask in the same way, if all heads
     share it.""",
-    mistakes=[
-        Mistake(
-            "numbers rows and columns within the block",
-            edits=((_ROW, _ROW.replace("rows_ref[t] * bq + ", "")), (_COLUMN, _COLUMN.replace("cols_ref[t] * bk + ", ""))),
-            says="the rule wants numbers in the whole sequence: row 0 of the block is row rows_ref[t] * bq",
-        ),
-        Mistake(
-            "takes the step for the row of blocks",
-            old=_ROW,
-            new=_ROW.replace("rows_ref[t]", "t"),
-            says="t counts visits: rows_ref[t] is the row of blocks",
-        ),
-        Mistake(
-            "takes the step for the column of blocks",
-            old=_COLUMN,
-            new=_COLUMN.replace("cols_ref[t]", "t"),
-            says="t counts visits: cols_ref[t] is the column of blocks",
-        ),
-        Mistake(
-            "counts the rows in blocks of keys",
-            old=_ROW,
-            new=_ROW.replace("* bq", "* bk"),
-            says="a row of blocks has bq rows, and they differ from bk",
-        ),
-        Mistake(
-            "counts the columns in blocks of queries",
-            old=_COLUMN,
-            new=_COLUMN.replace("* bk", "* bq"),
-            says="a column of blocks has bk columns, and they differ from bq",
-        ),
-        Mistake(
-            "counts the columns in blocks of 128",
-            old=_COLUMN,
-            new=_COLUMN.replace("* bk", "* 128"),
-            says="bk is 128 unless somebody asks for another: a column of blocks has bk columns",
-        ),
-        Mistake(
-            "counts the rows in blocks of 128",
-            old=_ROW,
-            new=_ROW.replace("* bq", "* 128"),
-            says="bq is 128 unless somebody asks for another: a row of blocks has bq rows",
-        ),
-        Mistake(
-            "does not multiply by the size of a block",
-            edits=((_ROW, _ROW.replace(" * bq", "")), (_COLUMN, _COLUMN.replace(" * bk", ""))),
-            says="rows_ref and cols_ref count blocks: multiply by bq and bk",
-        ),
-        Mistake(
-            "swaps rows and columns in the rule",
-            old=_SCORES,
-            new=_SCORES.replace("row, column", "column, row"),
-            says="the rule takes the row first, then the column",
-        ),
-        Mistake(
-            "numbers along the wrong axes",
-            edits=((_ROW, _ROW.replace(".shape, 0", ".shape, 1")), (_COLUMN, _COLUMN.replace(".shape, 1", ".shape, 0"))),
-            says="`broadcasted_iota(dtype, shape, 0)` counts along axis 0: it numbers the rows, and with a 1 the columns",
-        ),
-        Mistake(
-            "numbers rows and columns in one dimension",
-            edits=(
-                (_ROW, "row = rows_ref[t] * bq + jnp.arange(bq)"),
-                (_COLUMN, "column = cols_ref[t] * bk + jnp.arange(bk)"),
-            ),
-            says="two 1-D ranges are compared number by number, which gives one answer a column: rows need an axis of their own",
-        ),
-        Mistake(
-            "ignores the rule",
-            old=_SCORES,
-            new="s = jnp.where(kind > 0, s, -jnp.inf)",
-            says="a partial tile is treated like a full one, and rows see what the rule hides",
-        ),
-        Mistake(
-            "keeps what the rule hides",
-            old=_SCORES,
-            new="s = jnp.where(rule(row, column), -jnp.inf, s)",
-            says="True means that the score counts",
-        ),
-        Mistake(
-            "masks with -1e30",
-            old=_SCORES,
-            new=_SCORES.replace("-jnp.inf", "-1e30"),
-            says="where all scores are -1e30, each exponential is 1, and a row that sees nothing becomes a mean: mask with -inf",
-        ),
-        Mistake(
-            "masks with zero",
-            old=_SCORES,
-            new=_SCORES.replace("-jnp.inf", "0.0"),
-            says="a score of 0 is a score like any other: its exponential is not zero",
-        ),
-        Mistake(
-            "asks the rule once for the whole tile",
-            old=_SCORES,
-            new=_SCORES.replace("row, column", "rows_ref[t] * bq, cols_ref[t] * bk"),
-            says="the first score of a tile does not speak for the others: ask the rule for all row and column numbers",
-        ),
-        Mistake(
-            "hides full tiles",
-            old="jnp.where(rule(row, column), s",
-            new="jnp.where(rule(row, column) & (kind == 1), s",
-            says="the rule holds all over a full tile: ask it alone, or let full tiles see all",
-        ),
-        Mistake(
-            "takes the list of columns for the rows",
-            old="row = rows_ref[t] * bq",
-            new="row = cols_ref[t] * bq",
-            says="rows of blocks stand in `rows_ref`",
-        ),
-        Mistake(
-            "swaps the two lists",
-            edits=(
-                ("row = rows_ref[t] * bq", "row = cols_ref[t] * bq"),
-                ("column = cols_ref[t] * bk", "column = rows_ref[t] * bk"),
-            ),
-            says="rows of blocks stand in `rows_ref`, columns of blocks in `cols_ref`",
-        ),
-        Mistake(
-            "takes the step for row and column of blocks",
-            edits=(
-                ("row = rows_ref[t] * bq", "row = t * bq"),
-                ("column = cols_ref[t] * bk", "column = t * bk"),
-            ),
-            says="which tile a step visits stands in the lists: rows_ref[t] and cols_ref[t]",
-        ),
-        Mistake(
-            "numbers rows along the columns",
-            old="row = rows_ref[t] * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)",
-            new="row = rows_ref[t] * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)",
-            says="axis 0 of a block are its rows: the second argument of the iota's shape is its axis",
-        ),
-        Mistake(
-            "numbers rows within the block",
-            old="row = rows_ref[t] * bq + ",
-            new="row = ",
-            says="the rule wants rows of the whole sequence: add the number of the first, rows_ref[t] "
-            "· bq",
-        ),
-        Mistake(
-            "numbers columns within the block",
-            old="column = cols_ref[t] * bk + ",
-            new="column = ",
-            says="the rule wants columns of the whole sequence: add the number of the first, "
-            "cols_ref[t] · bk",
-        ),
-        Mistake(
-            "adds bq where it should multiply",
-            old="rows_ref[t] * bq +",
-            new="rows_ref[t] + bq +",
-            says="a block begins at its number times bq",
-        ),
-        Mistake(
-            "scales twice",
-            old="jnp.where(rule(row, column), s, -jnp.inf)",
-            new="jnp.where(rule(row, column), s * H**-0.5, -jnp.inf)",
-            says="the line above has multiplied s by 1/√H",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "takes full tiles as they are",
-            old=_SCORES,
-            new="s = jnp.where(rule(row, column) | (kind == 2), s, -jnp.inf)",
-        ),
-        Alternative(
-            "numbers a column of rows and a row of columns",
-            edits=(
-                (_ROW, "row = rows_ref[t] * bq + jax.lax.broadcasted_iota(jnp.int32, (bq, 1), 0)"),
-                (_COLUMN, "column = cols_ref[t] * bk + jax.lax.broadcasted_iota(jnp.int32, (1, bk), 1)"),
-            ),
-        ),
-        Alternative(
-            "adds 0 or -inf",
-            old=_SCORES,
-            new="s = s + jnp.where(rule(row, column), 0.0, -jnp.inf)",
-        ),
-    ],
 )

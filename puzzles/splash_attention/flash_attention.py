@@ -122,7 +122,7 @@ def flash_attention(
 # print(f"  plain, scores and weights:{4 * 4 * 8192**2 / 2**20:.0f}")
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles import Launch, Puzzle
 from puzzles.splash_attention.attention import make_inputs
 from puzzles.splash_attention.attention_one_block import fetches
 
@@ -156,27 +156,14 @@ def audit(launch: Launch) -> None:
     )
 
 
-_GRID = "grid=(T // bq, S // bk)"
-_Q = """        in_specs=[
-            pl.BlockSpec((bq, H), lambda i, j: (i, 0)),
-"""
-_KV = """            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
-            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
-"""
-_K = "            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),\n"
-_OUT = "out_specs=pl.BlockSpec((bq, H), lambda i, j: (i, 0))"
-_SCRATCH = """            pltpu.VMEM((bq, 1), jnp.float32),
-            pltpu.VMEM((bq, 1), jnp.float32),
-            pltpu.VMEM((bq, H), jnp.float32),
-"""
-_SEMANTICS = 'dimension_semantics=("parallel", "arbitrary")'
-_BLOCKS = "    bq: int = 64,\n    bk: int = 128,\n"
-
 PUZZLE = Puzzle(
     spec=flash_attention_spec,
     solution=flash_attention,
     inputs=make_inputs,
-    cases=[dict(T=192, S=640, H=64), dict(T=128, S=1024, H=256, large=True, bq=32, bk=512)],  # unequal numbers of blocks
+    cases=[
+        dict(T=192, S=640, H=64),
+        dict(T=128, S=1024, H=256, large=True, bq=32, bk=512),
+    ],  # unequal numbers of blocks
     fresh=fresh,
     scale=scale,
     par=fetches,
@@ -193,182 +180,5 @@ PUZZLE = Puzzle(
     explain="""The kernel starts its scratch at every j = 0, so each block of queries finds a fresh
     set and the body does not change. That is also why i is parallel: nothing passes from one i to the
     next.""",
-    mistakes=[
-        Mistake(
-            "counts blocks of keys where the grid counts blocks of queries",
-            old="grid=(T // bq, S // bk)",
-            new="grid=(S // bk, T // bq)",
-            says="the grid's first axis counts the queries' blocks, T // bq, its second the keys', S // bk; the other way "
-            "round, the kernel stores before the last keys or asks for queries that are not there",
-        ),
-        Mistake(
-            "uses the first block of queries throughout",
-            old=_Q,
-            new=_Q.replace("(i, 0)", "(0, 0)"),
-            says="the queries' index map ignores i: every block of rows gets the answer of the first",
-        ),
-        Mistake(
-            "moves the queries with j",
-            old=_Q,
-            new=_Q.replace("(i, 0)", "(j, 0)"),
-            says="one block of queries has to stay while j runs over the keys",
-        ),
-        Mistake(
-            "moves the keys with i",
-            old=_KV,
-            new=_K.replace("(j, 0)", "(i, 0)") + _K,
-            says="a query has to meet all keys: the keys' index map returns j",
-        ),
-        Mistake(
-            "moves keys and values with i",
-            old=_KV,
-            new=_K.replace("(j, 0)", "(i, 0)") * 2,
-            says="each block of queries sees one block of keys and values, again and again",
-        ),
-        Mistake(
-            "leaves the values behind",
-            old=_KV,
-            new=_K + _K.replace("(j, 0)", "(0, 0)"),
-            says="the values' index map ignores j: all keys are paired with the first block of values",
-        ),
-        Mistake(
-            "writes every result to the first block",
-            old=_OUT,
-            new=_OUT.replace("(i, 0)", "(0, 0)"),
-            says="the output's index map ignores i: one block is written by all, the others by none",
-        ),
-        Mistake(
-            "stops one block of keys short",
-            old=_GRID,
-            new="grid=(T // bq, S // bk - 1)",
-            says="the last block of keys is never visited",
-        ),
-        Mistake(
-            "counts queries by bk and keys by bq",
-            old=_GRID,
-            new="grid=(T // bk, S // bq)",
-            says="T is cut into blocks of bq, S into blocks of bk: there are fewer blocks of queries "
-            "in this grid than in the array",
-        ),
-        Mistake(
-            "counts the queries again where the keys belong",
-            old=_GRID,
-            new="grid=(T // bq, T // bk)",
-            says="the number of keys is S, not T",
-        ),
-        Mistake(
-            "puts the keys first",
-            edits=(
-                (_GRID, "grid=(S // bk, T // bq)"),
-                (_Q, _Q.replace("lambda i, j", "lambda j, i")),
-                (_KV, _KV.replace("lambda i, j", "lambda j, i")),
-                (_OUT, _OUT.replace("lambda i, j", "lambda j, i")),
-                (_SEMANTICS, 'dimension_semantics=("arbitrary", "arbitrary")'),
-            ),
-            says="the kernel reads j from grid axis 1, and its scratch belongs to one block of queries: "
-            "the keys' axis comes last",
-        ),
-        Mistake(
-            "forgets the scratch",
-            old=f"        scratch_shapes=[\n{_SCRATCH}        ],\n",
-            new="",
-            says="A kernel receives one Ref",
-            stage="error",
-        ),
-        Mistake(
-            "lists the scratch of acc first",
-            old=_SCRATCH,
-            new="".join(sorted(_SCRATCH.splitlines(True), reverse=True)),
-            says="the Refs stand in the order of `scratch_shapes`",
-            stage="error",
-        ),
-        Mistake(
-            "makes the statistics as long as a block of keys",
-            old=_SCRATCH,
-            new=_SCRATCH.replace("(bq, 1)", "(bk, 1)"),
-            says="how many a scratch buffer has",
-            stage="error",
-        ),
-        Mistake(
-            "promises that both axes are parallel",
-            old=_SEMANTICS,
-            new='dimension_semantics=("parallel", "parallel")',
-            says="which differ along axis 1, marked 'parallel'",
-            stage="memory",
-        ),
-        Mistake(
-            "promises too little",
-            old=_SEMANTICS,
-            new='dimension_semantics=("arbitrary", "arbitrary")',
-            says="can be shared out among cores",
-            stage="work",
-        ),
-        Mistake(
-            "takes all keys in one block",
-            old="(T, H), (S, _) = q.shape, k.shape\n",
-            new="(T, H), (S, _) = q.shape, k.shape\n    bk = S\n",
-            says="all of it as one block",
-            stage="work",
-        ),
-        Mistake(
-            "takes all queries in one block",
-            old="(T, H), (S, _) = q.shape, k.shape\n",
-            new="(T, H), (S, _) = q.shape, k.shape\n    bq = T\n",
-            says="`q_ref` takes 4 MiB, all of it as one block",
-            stage="work",
-        ),
-        Mistake(
-            "takes blocks of bq keys",
-            old="""            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
-            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),""",
-            new="""            pl.BlockSpec((bq, H), lambda i, j: (j, 0)),
-            pl.BlockSpec((bq, H), lambda i, j: (j, 0)),""",
-            says="the grid counts S // bk blocks of keys, so bk rows belong into each: where bq is "
-            "smaller, the last keys are in none",
-        ),
-        Mistake(
-            "moves keys and values along H",
-            old="""            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
-            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),""",
-            new="""            pl.BlockSpec((bk, H), lambda i, j: (0, j)),
-            pl.BlockSpec((bk, H), lambda i, j: (0, j)),""",
-            says="block (j, 0) is the j-th from the top; there is one block along H, number 0",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "takes other blocks",
-            old=_BLOCKS,
-            new=_BLOCKS.replace("64", "32"),
-        ),
-        Alternative(
-            "walks the keys from the last to the first",
-            old=_KV,
-            new=_KV.replace("(j, 0)", "(S // bk - 1 - j, 0)"),
-        ),
-        Alternative(
-            "binds the specs to names and a grid spec",
-            code="""
-def flash_attention(q, k, v):
-    (T, H), S, (bq, bk) = q.shape, len(k), (64, 128)
-    rows = pl.BlockSpec((bq, H), index_map=lambda i, j: (T // bq - 1 - i, 0))
-    keys = pl.BlockSpec((bk, H), index_map=lambda i, j: (j, 0))
-    column = pltpu.VMEM((bq, 1), jnp.float32)
-    return pl.pallas_call(
-        flash_attention_kernel,
-        out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=0,
-            grid=(pl.cdiv(T, bq), pl.cdiv(S, bk)),
-            in_specs=[rows, keys, keys],
-            out_specs=rows,
-            scratch_shapes=[column, column, pltpu.VMEM((bq, H), jnp.float32)],
-        ),
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
-        interpret=INTERPRET,
-    )(q, k, v)
-""",
-        ),
-    ],
     audit=audit,
 )

@@ -87,7 +87,7 @@ def softmax_two_pass(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles import Puzzle, array, rng
 
 
 def lower(x, other, distance):
@@ -117,7 +117,9 @@ def make_inputs(key, M, N, large=False):
         lower(early[:, :128], early[:, 128:256], 4)
         lower(late[:, 128:256], late[:, :128], 4)
         lower(late[:, 256:], late[:, :128], 0)
-        late[:, -1] = late[:, :128].max(axis=1)  # from right to left, too, block 1 raises no maximum
+        late[:, -1] = late[:, :128].max(
+            axis=1
+        )  # from right to left, too, block 1 raises no maximum
     x[2::8], x[2:64:8, 128:] = x[2::8, :1], x[2:64:8, :1] - 20
     x[2:64:8, min(128, N - 1)] = x[2:64:8, 0] + 10
     x[66::8, 0] += 10
@@ -142,19 +144,6 @@ def times_read(*launches):
     return f"x is read {often:g} time{'' if often == 1 else 's'}"
 
 
-_START = """    @pl.when(pl.program_id(1) == 0)
-    def _():
-        m_ref[...] = jnp.full_like(m_ref, -1e30)
-
-"""
-_MAX = "    m_ref[...] = jnp.maximum(m_ref[...], jnp.max(x_ref[...], axis=1, keepdims=True))"
-_ZERO = """    @pl.when(pl.program_id(1) == 0)
-    def _():
-        l_ref[...] = jnp.zeros_like(l_ref)
-
-"""
-_SUM = "    l_ref[...] += jnp.sum(jnp.exp(x_ref[...] - m_ref[...]), axis=1, keepdims=True)"
-
 PUZZLE = Puzzle(
     spec=softmax_two_pass_spec,
     solution=softmax_two_pass,
@@ -177,185 +166,4 @@ PUZZLE = Puzzle(
     ],
     explain="""Two launches because the sum needs the finished maximum: every exponential is at most
     1, and the largest is 1. The price is that x is read from HBM twice, which the receipt shows.""",
-    mistakes=[
-        Mistake(
-            "starts the maximum at zero",
-            old="jnp.full_like(m_ref, -1e30)",
-            new="jnp.zeros_like(m_ref)",
-            says="where all numbers of a row are negative, their maximum is, too",
-        ),
-        Mistake(
-            "starts the maximum at -10000",
-            old="m_ref, -1e30)",
-            new="m_ref, -1e4)",
-            says="a row may lie lower still: start at -1e30, below any score",
-        ),
-        Mistake(
-            "starts the maximum where axis 0 begins",
-            old=_START,
-            new=_START.replace("program_id(1)", "program_id(0)"),
-            says="axis 0 counts blocks of rows. A row begins where axis 1 does, at `pl.program_id(1) == 0`",
-        ),
-        Mistake(
-            "sets the sum to zero where axis 0 begins",
-            old=_ZERO,
-            new=_ZERO.replace("program_id(1)", "program_id(0)"),
-            says="axis 0 counts blocks of rows. A row begins where axis 1 does, at `pl.program_id(1) == 0`",
-        ),
-        Mistake(
-            "starts both where axis 0 begins",
-            edits=((_START, _START.replace("program_id(1)", "program_id(0)")), (_ZERO, _ZERO.replace("program_id(1)", "program_id(0)"))),
-            says="axis 0 counts blocks of rows. A row begins where axis 1 does, in both kernels at `pl.program_id(1) == 0`",
-        ),
-        Mistake(
-            "does not subtract the maximum",
-            old="jnp.exp(x_ref[...] - m_ref[...])",
-            new="jnp.exp(x_ref[...])",
-            says="the exponential of a large number overflows to inf: shift each row by its maximum "
-            "before `exp`",
-        ),
-        Mistake(
-            "takes the maximum of the first block only",
-            old=_START + _MAX,
-            new=_START.replace(
-                "jnp.full_like(m_ref, -1e30)", "jnp.max(x_ref[...], axis=1, keepdims=True)"
-            ),
-            says="later blocks may hold larger numbers",
-        ),
-        Mistake(
-            "takes the maximum of the last block only",
-            old=_MAX,
-            new="    m_ref[...] = jnp.max(x_ref[...], axis=1, keepdims=True)",
-            says="each block's maximum replaces the one before: keep the larger of the two",
-        ),
-        Mistake(
-            "never starts the maximum",
-            old=_START,
-            new="",
-            says="a fresh output block holds garbage (NaN here), and NaN stays whatever it is "
-            "compared with",
-        ),
-        Mistake(
-            "never sets the sum to zero",
-            old=_ZERO,
-            new="",
-            says="a fresh output block holds garbage (NaN here), and the sum is added to it",
-        ),
-        Mistake(
-            "sets the sum to zero at every step",
-            old=_ZERO,
-            new="    l_ref[...] = jnp.zeros_like(l_ref)\n",
-            says="only the last block of each row is left in l",
-        ),
-        Mistake(
-            "shifts each block by its own maximum",
-            old="jnp.exp(x_ref[...] - m_ref[...])",
-            new="jnp.exp(x_ref[...] - jnp.max(x_ref[...], axis=1, keepdims=True))",
-            says="exponentials can be added up only if all were shifted by the same number, the "
-            "row's m",
-        ),
-        Mistake(
-            "adds up the shifted numbers without `exp`",
-            old="jnp.exp(x_ref[...] - m_ref[...])",
-            new="x_ref[...] - m_ref[...]",
-            says="l is a sum of exponentials",
-        ),
-        Mistake(
-            "takes one maximum for the whole block",
-            old="jnp.max(x_ref[...], axis=1, keepdims=True)",
-            new="jnp.max(x_ref[...], keepdims=True)",
-            says="every row has a maximum of its own: reduce along axis 1 only",
-        ),
-        Mistake(
-            "drops the axis it sums over",
-            old="m_ref[...]), axis=1, keepdims=True)",
-            new="m_ref[...]), axis=1)",
-            says="This Ref takes a column, (64, 1)",
-            stage="error",
-        ),
-        Mistake(
-            "takes the maximum outside",
-            code="""
-def softmax_two_pass(x):
-    M, N = x.shape
-    m = jnp.max(x, axis=1, keepdims=True)
-    l = pl.pallas_call(
-        softmax_two_pass_sum_kernel,
-        grid=(M // 64, N // 128),
-        in_specs=[
-            pl.BlockSpec((64, 128), lambda i, j: (i, j)),
-            pl.BlockSpec((64, 1), lambda i, j: (i, 0)),
-        ],
-        out_specs=pl.BlockSpec((64, 1), lambda i, j: (i, 0)),
-        out_shape=jax.ShapeDtypeStruct((M, 1), jnp.float32),
-        interpret=INTERPRET,
-    )(x, m)
-    return m, l
-""",
-            says="outside the kernel",
-            stage="pallas",
-        ),
-        Mistake(
-            "takes whole rows in one block",
-            old="bm, bn = 64, 128",
-            new="bm, bn = 64, N",
-            says="for blocks of (64, 131072)",
-            stage="work",
-        ),
-        Mistake(
-            "cuts blocks of 64 columns",
-            old="bm, bn = 64, 128",
-            new="bm, bn = 64, 64",
-            says="block (64, 64) of an array",
-            stage="tpu",
-        ),
-        Mistake(
-            "turns the exponent round",
-            old="jnp.exp(x_ref[...] - m_ref[...])",
-            new="jnp.exp(m_ref[...] - x_ref[...])",
-            says="a number below the maximum has a small exponential: subtract the maximum from it, "
-            "not it from the maximum",
-        ),
-        Mistake(
-            "shifts all rows of a block by one maximum",
-            old="x_ref[...] - m_ref[...]",
-            new="x_ref[...] - jnp.max(m_ref[...])",
-            says="each row has its own in `m_ref[...]`, and it broadcasts along the row",
-        ),
-        Mistake(
-            "keeps the smaller of the two",
-            old="jnp.maximum(m_ref",
-            new="jnp.minimum(m_ref",
-            says="that is the start, far below any score: the larger stays, `jnp.maximum`",
-        ),
-        Mistake(
-            "computes the maximum and stores it nowhere",
-            old="    m_ref[...] = jnp.maximum(m_ref[...], jnp",
-            new="    m_ref = jnp.maximum(m_ref[...], jnp",
-            says="a name for a result is no Ref: write into it, `m_ref[...] = `, at every step",
-        ),
-    ],
-    alternatives=[
-        Alternative("starts the maximum at -inf", old="m_ref, -1e30)", new="m_ref, -jnp.inf)"),
-        Alternative(
-            "stores at the first step",
-            old=_START + _MAX,
-            new="""    j, largest = pl.program_id(1), x_ref[...].max(axis=1, keepdims=True)
-
-    @pl.when(j == 0)
-    def _():
-        m_ref[...] = largest
-
-    @pl.when(j > 0)
-    def _():
-        m_ref[...] = jnp.maximum(m_ref[...], largest)""",
-        ),
-        Alternative(
-            "chooses the start with jnp.where",
-            old=_ZERO + _SUM,
-            new="""    before = jnp.where(pl.program_id(1) == 0, 0.0, l_ref[...])
-    l_ref[...] = before + jnp.exp(x_ref[...] - m_ref[...]).sum(axis=1, keepdims=True)""",
-        ),
-        Alternative("takes other blocks", old="bm, bn = 64, 128", new="bm, bn = 32, 128"),
-    ],
 )

@@ -331,7 +331,7 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # </details>
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng, vjp
+from puzzles import Launch, Puzzle, array, rng, vjp
 from puzzles.splash_attention.attention_dq import make_masks, make_segments
 from puzzles.splash_attention.computed_masks import RULES
 
@@ -353,7 +353,9 @@ def observe(fn):
     def with_gradients(q, k, v, mask, ids, cap):
         bq = 256 if q.shape[1] == 512 else 128
         o, pullback = vjp(lambda q, k, v: fn(q, k, v, mask, ids, cap, bq=bq, bk=128), q, k, v)
-        return o, *pullback(jax.lax.rev(o, (1, 2)) + jnp.asarray(0.5, o.dtype))  # rows see nothing, and get some
+        return o, *pullback(
+            jax.lax.rev(o, (1, 2)) + jnp.asarray(0.5, o.dtype)
+        )  # rows see nothing, and get some
 
     return with_gradients
 
@@ -387,14 +389,6 @@ def fresh(r):
 def audit(forward: Launch, dq: Launch, dkv: Launch) -> None:
     """The forward pass, and two passes back: three launches."""
 
-_O = "o, lse = forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap, rule)\n    return o, (q, k, v, segment_ids, o, lse)"
-_KEPT = "return o, (q, k, v, segment_ids, o, lse)"
-_PRODUCTS = "products = o.astype(jnp.float32) * do.astype(jnp.float32)"
-_DELTA = "delta = jnp.sum(products, axis=-1)[:, None]"
-_ARGS = "args = q, k, v, do, lse, delta, tiles, partial_masks, segment_ids, soft_cap, rule"
-_DQ = 'dq = find("attention_dq").solution(*args)'
-_DKV = 'dk, dv = find("attention_dkv").solution(*args)'
-_RETURN = "return dq, dk, dv, None"
 
 PUZZLE = Puzzle(
     spec=splash_vjp_spec,
@@ -411,7 +405,13 @@ PUZZLE = Puzzle(
     par=dots_a_tile,
     tolerance={"float32": 2e-4, "bfloat16": 1e-1},
     results=["the result", *(f"the gradient of {x}" for x in "qkv")],
-    outside=["mul", "div", "reduce_sum", "dot_general", "rev"],  # delta, a mean for it, and `observe`
+    outside=[
+        "mul",
+        "div",
+        "reduce_sum",
+        "dot_general",
+        "rev",
+    ],  # delta, a mean for it, and `observe`
     waivers={
         "blocks": "no kernel is written here, and those that are called have such cases in their own rungs",
     },
@@ -426,224 +426,5 @@ PUZZLE = Puzzle(
     ],
     explain="""What the backward pass needs of the softmax is one number a row, lse; what it needs of the result is another, delta.
     All else is computed again in VMEM. So memory grows with T, while the dots grow with the tiles of the mask, forward and back.""",
-    mistakes=[
-        Mistake(
-            "forgets delta",
-            old=_DELTA,
-            new="delta = 0.0 * jnp.sum(products, axis=-1)[:, None]",
-            says="dv is right, dq and dk are not: delta is what o and do give, product by product, summed over a row",
-        ),
-        Mistake(
-            "leaves o out of delta",
-            old=_PRODUCTS,
-            new="products = do.astype(jnp.float32)",
-            says="delta is the sum of o * do over a row, not of do alone",
-        ),
-        Mistake(
-            "multiplies do by itself in delta",
-            old=_PRODUCTS,
-            new="products = do.astype(jnp.float32) * do.astype(jnp.float32)",
-            says="delta is the sum of o * do over a row",
-        ),
-        Mistake(
-            "leaves do out of delta",
-            old=_PRODUCTS,
-            new="products = o.astype(jnp.float32)",
-            says="delta is the sum of o * do over a row, not of o alone",
-        ),
-        Mistake(
-            "takes the mean for delta",
-            old=_DELTA,
-            new="delta = jnp.sum(products, axis=-1)[:, None] * (1 / o.shape[-1])",
-            says="delta is a sum over the head dim, and no mean",
-        ),
-        Mistake(
-            "takes ones for the gradient at the result",
-            old=_ARGS,
-            new=_ARGS.replace("v, do, lse", "v, jnp.ones_like(do), lse"),
-            says="`do` is the gradient at the result; it is all ones only if the loss is a sum",
-        ),
-        Mistake(
-            "takes the result for the gradient at the result",
-            old=_ARGS,
-            new=_ARGS.replace("v, do, lse", "v, o, lse"),
-            says="`do` comes from whatever follows the attention, and o itself is not it",
-        ),
-        Mistake(
-            "forgets the segments on the way back",
-            old=_ARGS,
-            new=_ARGS.replace("segment_ids", "None"),
-            says="documents see each other on the way back: lse knows nothing of their ids, so both passes need them",
-        ),
-        Mistake(
-            "forgets the cap on the way back",
-            old=_ARGS,
-            new=_ARGS.replace("soft_cap", "None"),
-            says="the weights are computed again, so they need the same cap as on the way forward",
-        ),
-        Mistake(
-            "forgets segments, cap and rule on the way back",
-            old=_ARGS,
-            new="args = q, k, v, do, lse, delta, tiles, partial_masks",
-            says="both passes take eleven arguments, and without the last three they compute other weights",
-        ),
-        Mistake(
-            "scales the gradient of q once more",
-            old=_RETURN,
-            new="return dq * q.shape[-1] ** -0.5, dk, dv, None",
-            says="1/√H is inside attention_dq",
-        ),
-        Mistake(
-            "keeps lse in a global list",
-            edits=(
-                ("def trainable_forward(", "KEPT = []\n\n\ndef trainable_forward("),
-                (_KEPT, "KEPT[:] = [lse]\n    return o, (q, k, v, segment_ids, o)"),
-                ("segment_ids, o, lse = kept", "segment_ids, o = kept\n    (lse,) = KEPT"),
-            ),
-            says="This array belongs to another call",
-            stage="error",
-        ),
-        Mistake(
-            "gives no gradient to keys and values",
-            old=_RETURN,
-            new="return dq, jnp.zeros_like(dk), jnp.zeros_like(dv), None",
-            says="zeros mean that keys and values never learn",
-        ),
-        Mistake(
-            "swaps dk and dv",
-            old=_RETURN,
-            new="return dq, dv, dk, None",
-            says="The backward rule returns one gradient for each argument of the function, of its shape",
-            stage="error",
-        ),
-        Mistake(
-            "forgets the gradient of the ids",
-            old=_RETURN,
-            new="return dq, dk, dv",
-            says="The backward rule returns one gradient for each argument of the function, of its shape",
-            stage="error",
-        ),
-        Mistake(
-            "keeps nothing",
-            old=_KEPT,
-            new="return o, ()",
-            says="not enough values to unpack",
-            stage="error",
-        ),
-        Mistake(
-            "forgets what to keep",
-            old=_KEPT,
-            new="return o",
-            says="The forward rule returns a pair: the result, and a tuple",
-            stage="error",
-        ),
-        Mistake(
-            "drops the axis of delta",
-            old=_DELTA,
-            new="delta = jnp.sum(products, axis=-1)",
-            says="(4, 1, 640) and (4, 640)",
-            stage="error",
-        ),
-        Mistake(
-            "keeps delta a column",
-            old=_DELTA,
-            new="delta = jnp.sum(products, axis=-1, keepdims=True)",
-            says="(4, 1, 640) and (4, 640, 1)",
-            stage="error",
-        ),
-        Mistake(
-            "forgets the rule on the way back",
-            old=_ARGS,
-            new=_ARGS.replace(", rule", ""),
-            says="partial tiles need a rule, or patterns",
-            stage="error",
-        ),
-        Mistake(
-            "differentiates the kernel itself",
-            old=_DQ,
-            new="dq = jax.vjp(lambda q: trainable_forward(q, k, v, segment_ids, tiles, partial_masks, soft_cap, rule)[0], q)[1](do)[0]",
-            says="JAX cannot differentiate this `pallas_call`: write its gradient",
-            stage="error",
-        ),
-        Mistake(
-            "leaves the gradients to plain JAX",
-            old=_DQ,
-            new="""weights = jax.nn.softmax(jnp.einsum("nth,nsh->nts", q, jnp.repeat(k, len(q) // len(k), axis=0)))
-    dq = jnp.einsum("nts,nsh->nth", weights, jnp.repeat(k, len(q) // len(k), axis=0))""",
-            says="works on the data outside the kernel",
-            stage="pallas",
-        ),
-        Mistake(
-            "multiplies o and do in the dtype they have",
-            old=_PRODUCTS,
-            new="products = o * do",
-            says="computes in bfloat16, which keeps two or three digits",
-            stage="work",
-        ),
-        Mistake(
-            "computes the forward pass again",
-            edits=(
-                (_KEPT, "return o, (q, k, v, segment_ids)"),
-                (
-                    "q, k, v, segment_ids, o, lse = kept",
-                    "q, k, v, segment_ids = kept\n"
-                    "    o, lse = forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap and soft_cap + 0, rule)",
-                ),
-            ),
-            says="makes 4 launches where this rung asks for 3",
-            stage="work",
-        ),
-        Mistake(
-            "swaps lse and delta",
-            old="q, k, v, do, lse, delta, tiles",
-            new="q, k, v, do, delta, lse, tiles",
-            says="both are rows of (N, 1, T), so no shape tells: first lse, then delta",
-        ),
-    ],
-    alternatives=[
-        Alternative(
-            "keeps by name, and sums by einsum",
-            edits=(
-                (_KEPT, "return o, dict(arrays=(q, k, v), ids=segment_ids, o=o, lse=lse)"),
-                ("q, k, v, segment_ids, o, lse = kept", "(q, k, v), segment_ids, o, lse = (kept[x] for x in ('arrays', 'ids', 'o', 'lse'))"),
-                (_PRODUCTS, "delta = jnp.einsum('nth,nth->nt', o, do, preferred_element_type=jnp.float32)"),
-                (_DELTA, "delta = delta[:, None]"),
-            ),
-        ),
-        Alternative(
-            "writes the rules inside the function",
-            code="""
-def splash_vjp(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq=128, bk=128):
-    rule = mask if callable(mask) else None
-    if rule is None:
-        tiles, partial_masks = tiles_of_heads(mask, bq, bk)
-    else:
-        tiles, partial_masks = tiles_of_rule(rule, q.shape[1], k.shape[1], bq, bk), np.zeros((0, bq, bk), bool)
-
-    @jax.custom_vjp
-    def attention(q, k, v, ids):
-        return forward_over_tiles(q, k, v, tiles, partial_masks, ids, soft_cap, rule)[0]
-
-    def forward(q, k, v, ids):
-        o, lse = forward_over_tiles(q, k, v, tiles, partial_masks, ids, soft_cap, rule)
-        return o, [q, k, v, ids, o, lse]
-
-    def backward(kept, do):
-        *qkv, ids, o, lse = kept
-        delta = jnp.sum(o.astype(jnp.float32) * do, axis=2).reshape(len(q), 1, -1)
-        passes = (find(name).solution for name in ("attention_dq", "attention_dkv"))
-        dq, (dk, dv) = (one(*qkv, do, lse, delta, tiles, partial_masks, ids, soft_cap, rule) for one in passes)
-        return dq, dk, dv, None
-
-    attention.defvjp(forward, backward)
-    return attention(q, k, v, segment_ids)
-""",
-        ),
-        Alternative(
-            "sums keys and values first",
-            old=f"    {_DQ}\n    {_DKV}",
-            new=f"    {_DKV}\n    {_DQ}",
-        ),
-    ],
     audit=audit,
 )

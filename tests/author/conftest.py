@@ -16,17 +16,19 @@ from puzzles._author import scaffold
 
 @pytest.fixture
 def rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rung]:
-    """Makes the scaffold's puzzle, with edits of its text, the only rung of a ladder `toy`."""
+    """Makes the scaffold's puzzle, with edits of it and its record, the only rung of a ladder."""
     (tmp_path / "toy").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
 
     def make(*edits: tuple[str, str], front: str = FRONT.format('"toy_warm_up",')) -> Puzzle:
-        text = scaffold.rung_text("toy_warm_up")
+        texts = {end: scaffold.rung_text("toy_warm_up", suffix=end) for end in (".py", ".toml")}
         for old, new in edits:
-            assert old in text, old
-            text = text.replace(old, new, 1)
+            end = next((end for end, text in texts.items() if old in text), None)
+            assert end, old
+            texts[end] = texts[end].replace(old, new, 1)
         (tmp_path / "toy" / "__init__.py").write_text(front, encoding="utf-8")
-        (tmp_path / "toy" / "toy_warm_up.py").write_text(text, encoding="utf-8")
+        for end, text in texts.items():
+            (tmp_path / "toy" / f"toy_warm_up{end}").write_text(text, encoding="utf-8")
         module = importlib.import_module("toy")
         modules = {**_ladders._ladder_modules(), "toy": module}
         monkeypatch.setattr(_ladders, "_ladder_modules", lambda: modules)

@@ -23,8 +23,9 @@ def told(rung: Rung, tmp_path: Path):
 
     def verify(fault: dict) -> list[str]:
         edits, front = list(fault.get("edits", ())), FRONT.format('"toy_warm_up",')
-        text = scaffold.rung_text("toy_warm_up")
+        texts = [scaffold.rung_text("toy_warm_up", suffix=end) for end in (".py", ".toml")]
         for first, last in fault.get("cut", ()):
+            text = next(text for text in texts if first in text)
             start = text.index(first)
             edits.append((text[start : text.index(last, start)], ""))
         for old, new in fault.get("front", ()):
@@ -53,9 +54,13 @@ def test_a_planted_fault_is_told_with_its_place_and_remedy(told, tmp_path: Path,
     problems = told(fault)
     place = fault.get("place")
     if place is None:
-        lines = (tmp_path / "toy" / "toy_warm_up.py").read_text(encoding="utf-8").splitlines()
-        at = next(number for number, line in enumerate(lines, 1) if fault["at"] in line)
-        place = f"toy/toy_warm_up.py:{at}"
+        files = [tmp_path / "toy" / f"toy_warm_up{end}" for end in (".py", ".toml")]
+        place = next(
+            f"toy/{file.name}:{number}"
+            for file in files
+            for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+            if fault["at"] in line
+        )
     found = [one for one in problems if one.startswith(f"{place}: ") and fault["says"] in one]
     assert len(found) == 1, (place, problems)
 

@@ -84,6 +84,7 @@ PROJECT = [
     "acme_kernels/__init__.py",
     "acme_kernels/layer_norm/__init__.py",
     "acme_kernels/layer_norm/layer_norm_warm_up.py",
+    "acme_kernels/layer_norm/layer_norm_warm_up.toml",
     "diagrams/draw.py",
     "diagrams/layer_norm/layer_norm_warm_up.svg",
     "layer_norm.ipynb",
@@ -170,10 +171,12 @@ def test_a_ladder_of_another_package_is_entered_where_others_are() -> None:
 def test_a_copy_has_its_own_name_shows_the_same_picture_and_holds_as_the_rung_does(
     rung: Rung,
 ) -> None:
-    text = scaffold.rung_text("toy_warm_up", "row_sum")
+    example, text = (scaffold.rung_text("toy_warm_up", like) for like in (None, "row_sum"))
+    record = scaffold.rung_text("toy_warm_up", "row_sum", suffix=".toml")
     assert text.startswith("# ✎ Still a copy of row_sum: make it yours.\n")
     assert re.findall(r"row_sum\w*", text) == ["row_sum", "row_sum"]  # in the line above, a path
-    copy = rung((scaffold.rung_text("toy_warm_up"), text))
+    texts = [(scaffold.rung_text("toy_warm_up", suffix=".toml"), record), (example, text)]
+    copy = rung(*texts)
     assert proof.solution_problem(copy, seeds=(0,)) is None
     assert proof.starter_problem(copy) is None
     assert [proof.mistake_problem(copy, one, seeds=(0,)) for one in copy.mistakes[:3]] == [None] * 3

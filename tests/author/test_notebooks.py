@@ -83,7 +83,7 @@ def test_solution_marks_and_author_cells_stay_behind(name, learner, solved):
         assert _regions.BEGIN not in text
         assert _regions.END not in text
         assert "PUZZLE = " not in text
-        assert "Mistake(" not in text
+        assert "[[mistake]]" not in text
 
 
 @pytest.mark.parametrize("puzzle", RUNGS, ids=lambda p: p.name)
@@ -284,8 +284,7 @@ def test_a_broken_solution_and_an_unsolved_puzzle_fail_in_strict_mode(
     _, *unsolved = of_rungs(learner["basics"], "vector_add").cells
     both = json.loads(json.dumps({**broken, "cells": [*broken.cells, *unsolved]}))
     (cell,) = [c for c in both["cells"] if "check(add_ten)" in c["source"]]
-    assert wrong.old in cell["source"]
-    cell["source"] = cell["source"].replace(wrong.old, wrong.new)
+    cell["source"] = wrong.apply(cell["source"])
     folder = tmp_path / "notebooks"
     folder.mkdir()
     text = builder.dumps(nbformat.from_dict(both))

@@ -63,6 +63,7 @@ def test_a_proof_is_taken_as_it_was(kept: proofs.Proofs) -> None:
         ("kept_first", "s"),
         ("kept_second", "ft"),
         ("kept_third", "fs"),
+        ("kept_first.toml", "st"),
         ("_shared", "ft"),
         ("_deeper", "ft"),
         ("__init__", ""),
@@ -72,7 +73,8 @@ def test_an_edit_spoils_the_proofs_that_rest_on_it(
     kept: proofs.Proofs, edited: str, left: str
 ) -> None:
     assert there(kept) == "fst"
-    with (kept.root / "kept" / f"{edited}.py").open("a") as file:
+    name = edited if "." in edited else f"{edited}.py"
+    with (kept.root / "kept" / name).open("a") as file:
         file.write("# changed\n")
     assert there(kept) == left
 

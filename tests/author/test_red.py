@@ -35,7 +35,7 @@ def test_other_words_of_a_mistake() -> None:
 
 
 def test_an_alternative_that_is_wrong() -> None:
-    other = Alternative(WRONG.name, WRONG.old, WRONG.new, WRONG.edits, WRONG.code)
+    other = Alternative(WRONG.name, WRONG.edits, WRONG.code)
     assert "is rejected" in str(proof.alternative_problem(ROW_SUM, other, thorough=False))
 
 

@@ -85,7 +85,7 @@ def test_a_tolerance_may_go_by_dtype_and_the_last_digit_of_a_bf16_is_free() -> N
 
 
 def test_a_rejected_reference_gets_no_diagnosis(rung: Rung) -> None:
-    alike = ('old="x_ref[...] * 2",\n            new="x_ref[...] + 2"', 'code="\\n"')
+    alike = ("replace = 'x_ref[...] * 2'\nwith = 'x_ref[...] + 2'", 'code = "\\n"')
     puzzle = rung(near(3.0), alike)  # the first mistake gives the solution's own numbers
     problem = str(proof.solution_problem(puzzle, seeds=(0,)))
     assert "the solution is rejected (seed 0); mend it" in problem

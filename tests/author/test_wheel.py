@@ -66,8 +66,7 @@ def test_the_wheel_needs_no_extras_to_run_the_notebook_and_judge_a_solution(tmp_
     mistake = puzzle.mistakes[0]
     learner = code(notebook.built("basics"))
     good = next(c for c in code(notebook.built("basics", solved=True)) if "check(add_ten)" in c)
-    assert mistake.old in good
-    bad = good.replace(mistake.old, mistake.new)
+    bad = mistake.apply(good)
     attempts = [bad, good, "hint(add_ten)", "solution(add_ten)", "progress()"]
     session = [*learner, *attempts]
     (shown,) = ipython([session], folder, settings, alone)

@@ -35,8 +35,8 @@ def test_an_authors_own_fault_is_no_verdict() -> None:
 
 def test_of_two_mistakes_with_equal_numbers_the_one_that_is_the_same_program_is_named() -> None:
     puzzle = puzzles.find("add_ten")
-    one = puzzles.Mistake("adds nine", "] + 10", "] + 9", says="nine")
-    other = puzzles.Mistake("adds twelve, less three", "] + 10", "] + 12 - 3", says="less three")
-    puzzle = dataclasses.replace(puzzle, mistakes=[one, other])
+    one = puzzles.Mistake("adds nine", (("] + 10", "] + 9"),), says="nine")
+    other = puzzles.Mistake("adds more", (("] + 10", "] + 12 - 3"),), says="less three")
+    puzzle = dataclasses.replace(puzzle, record=puzzles.Record((one, other)))
     for mistake in (one, other):
         assert mistake.says in str(judge(puzzle, puzzles.mutate(puzzle, mistake)))

@@ -93,8 +93,7 @@ def test_a_mistake_that_only_a_fresh_case_catches_is_no_mistake_of_the_puzzle() 
     puzzle = dataclasses.replace(VECTOR_ADD, fresh=lambda r: dict(N=1024 * 9))
     luck = puzzles.Mistake(
         "stops after seven blocks",
-        old="grid=(N // bn,)",
-        new="grid=(min(7, N // bn),)",
+        (("grid=(N // bn,)", "grid=(min(7, N // bn),)"),),
         says="the last blocks stay garbage",
     )
     problem = proof.mistake_problem(puzzle, luck, seeds=(0,))

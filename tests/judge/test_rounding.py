@@ -68,6 +68,6 @@ def test_a_cast_that_is_fused_into_a_sum_is_not_lost(kernel: bool) -> None:
 
 def test_what_is_rounded_on_the_way_is_told_by_its_line() -> None:
     early = FUSED.mistake("rounds the sum before it adds the bias")
-    verdict = judge(dataclasses.replace(FUSED, mistakes=()), variant(FUSED, early))
+    verdict = judge(dataclasses.replace(FUSED, record=puzzles.Record()), variant(FUSED, early))
     assert verdict.rule == "rounds-on-the-way"
     assert "`x = acc_ref[...].astype(jnp.bfloat16) + " in verdict.says

@@ -58,9 +58,9 @@ def warm_up(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 
 # The author cell. It never reaches a learner; Puzzle's docstring in puzzles/_puzzle.py says what
-# each field means.
+# each field means. Known mistakes and other right answers are in the TOML file next to this one.
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
+from puzzles import Launch, Puzzle, array, rng
 
 
 # ✎ Draw the data of a case, the same for the same key: signed, and large where size could hurt.
@@ -98,50 +98,6 @@ PUZZLE = Puzzle(
     ],
     # ✎ Explain why the solution works; the first sentence is shown on every pass.
     explain="""A kernel for one block is a kernel for the whole array: the grid does the rest.""",
-    # ✎ Record the mistakes that people really make, each as an edit of this module's text.
-    #   `old` occurs once. `says` is the diagnosis, true of every kernel with these numbers; `stage`
-    #   is where it must be caught: error, pallas, values, memory, work or tpu.
-    mistakes=[
-        Mistake(
-            "adds two",
-            old="x_ref[...] * 2",
-            new="x_ref[...] + 2",
-            says="twice x is x + x, not x + 2",
-        ),
-        Mistake(
-            "fills the first row of each block only",
-            old="o_ref[...] = x_ref[...] * 2",
-            new="o_ref[0] = x_ref[0] * 2",
-            says="the rows below keep what was in the buffer before, garbage",
-        ),
-        Mistake(
-            "doubles outside the kernel",
-            edits=(("x_ref[...] * 2", "x_ref[...]"), ("    )(x)", "    )(x) * 2")),
-            says="works on the data outside the kernel",
-            stage="pallas",
-        ),
-        Mistake(
-            "takes the whole matrix in one step",
-            old="bm, bn = 8, 128",
-            new="bm, bn = M, N",
-            says="cut the matrix into blocks",
-            stage="work",
-        ),
-    ],
-    # ✎ Add other correct solutions, in style and structure as far from yours as they come.
-    #   One that is rejected means that the audit or a case is too strict.
-    alternatives=[
-        Alternative("adds the block to itself", old="x_ref[...] * 2", new="x_ref[...] + x_ref[...]"),
-        Alternative("takes larger blocks", old="bm, bn = 8, 128", new="bm, bn = M, 128"),
-        Alternative(
-            "goes down the columns first",
-            edits=(
-                ("grid=(M // bm, N // bn)", "grid=(N // bn, M // bm)"),
-                ("in_specs=[pl.BlockSpec((bm, bn), lambda i, j:", "in_specs=[pl.BlockSpec((bm, bn), lambda j, i:"),
-                ("out_specs=pl.BlockSpec((bm, bn), lambda i, j:", "out_specs=pl.BlockSpec((bm, bn), lambda j, i:"),
-            ),
-        ),
-    ],
     audit=audit,
     scale=scale,
 )
