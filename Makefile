@@ -98,7 +98,7 @@ lint: $(TEST)/.installed ## ruff and mypy
 	$(TEST)/bin/ruff format --check $(CHECKED)
 	$(TEST)/bin/mypy
 
-verdicts: $(TEST)/.installed ## judge every mistake and alternative, write tests/verdicts: NAMES="basics" for some
+verdicts: $(TEST)/.installed ## judge every mistake and alternative, write tests/verdicts: NAMES="row_sum" for some
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/verdicts.py $(NAMES)
 
 receipts: $(TEST)/.installed ## write tests/receipts.txt, the references' costs at production shapes: NAMES for some

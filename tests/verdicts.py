@@ -1,7 +1,7 @@
-"""`make verdicts`: the verdict on every mistake and every alternative on record, one line each.
+"""`make verdicts`: the verdict on every known mistake and every alternative, a block each.
 
-They stand in `tests/verdicts/<ladder>.txt`: who changes what a verdict says writes them again, and
-the difference is read. Arguments are ladders; without any, all of them.
+They are in `tests/verdicts/<ladder>/<puzzle>.txt`: whoever changes a verdict writes them again, and
+reads the difference. Arguments are puzzles and ladders; without any, all of them.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import math
 import multiprocessing
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import puzzles
+from puzzles._author import gate
 from puzzles._judge import Verdict, judge
 from puzzles._launch import keeping_traces
-from puzzles._puzzle import Alternative, Mistake, Puzzle, variant
+from puzzles._puzzle import Puzzle, variant
+from puzzles._record import Alternative, Mistake
 
 FOLDER = Path(__file__).parent / "verdicts"
-COLUMNS = ("rung", "answer", "stage", "rule", "says", "diagnosis", "look here first")
+FIELDS = ("", "diagnosis", "look here first")  # what a verdict says has no title
 PROCESSES = 2
 # What another machine gives otherwise: numbers that were computed, and which is the first wrong.
 _FIRST = re.compile(
@@ -31,62 +33,88 @@ _FIRST = re.compile(
 _FLOAT = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?%?|-?\d+e[+-]?\d+|\bnan\b|-?\binf\b")
 # Which line of a module: it moves with every edit above it.
 _LINE = re.compile(r"(?<=>):\d+")
+_WRAP = textwrap.TextWrapper(
+    100,
+    initial_indent=" " * 4,
+    subsequent_indent=" " * 6,
+    break_long_words=False,
+    break_on_hyphens=False,
+)
 _COMPUTED = ("numbers", "other-in-simulator", "garbage")
 
 
-def line(puzzle: Puzzle, change: Mistake | Alternative, verdict: Verdict) -> str:
+def block(change: Alternative, verdict: Verdict) -> str:
     """One verdict as it stands in the file; what a pass says is the rung's own text, and left out.
 
-    The columns are those of `COLUMNS`, tabs between them; line breaks are ⏎.
+    change: the mistake or the alternative that is judged.
     """
     says = "" if verdict.passed else verdict.says
     if verdict.rule in _COMPUTED:
         says = _FLOAT.sub("#", _FIRST.sub(r"Some of \1 elements\2 are wrong.", says))
     first = _FLOAT.sub("#", verdict.first or "")
     name = change.name if isinstance(change, Mistake) else f"= {change.name}"
-    says = _LINE.sub(":#", says)
-    fields = (puzzle.name, name, verdict.stage, verdict.rule, says, verdict.diagnosis or "", first)
-    return "\t".join(" ⏎ ".join(" ".join(x.split()) for x in text.split("\n")) for text in fields)
+    fields = (_LINE.sub(":#", says), verdict.diagnosis or "", first)
+    return written(name, verdict.stage, verdict.rule, fields)
 
 
-def lines(puzzle: Puzzle) -> Iterator[str]:
-    """All lines of one rung, in the order of its module; the data are those of seed 0."""
+def written(name: str, stage: str, rule: str, fields: Iterable[str]) -> str:
+    """The lines of a block: name, stage and rule, then each field of `FIELDS` that is not empty.
+
+    A sentence begins a line, so that a change of its words changes no other; ⏎ ends a line of the
+    verdict's own.
+    """
+    lines = [name, f"  {stage}: {rule}" if rule else f"  {stage}"]
+    for title, text in zip(FIELDS, fields, strict=True):
+        text = " ⏎ ".join(" ".join(line.split()) for line in text.split("\n"))
+        lines += [f"  {title}:"] * bool(title and text)
+        for sentence in filter(None, re.split(r"(?<=[.⏎]) ", text)):
+            lines += _WRAP.wrap(sentence)
+    return "\n".join(lines)
+
+
+def blocks(puzzle: Puzzle) -> Iterator[str]:
+    """The blocks of a puzzle, in the order of its record; the data are those of seed 0."""
     with keeping_traces():
         for change in (*puzzle.mistakes, *puzzle.alternatives):
             verdict = judge(puzzle, variant(puzzle, change), seed=0, patience=math.inf)
-            yield line(puzzle, change, verdict)
+            yield block(change, verdict)
 
 
 def on_record(ladder: str) -> dict[tuple[str, str], str]:
-    """The committed lines of a ladder, by rung and answer; alternatives begin with "= "."""
-    text = (FOLDER / f"{ladder}.txt").read_text(encoding="utf-8")
-    written = [one for one in text.splitlines() if one]
-    return {tuple(one.split("\t")[:2]): one for one in written}  # type: ignore[misc]
+    """The committed blocks of a ladder, by puzzle and answer; alternatives begin with "= "."""
+    return {
+        (path.stem, text.partition("\n")[0]): text
+        for path in sorted((FOLDER / ladder).glob("*.txt"))
+        for text in path.read_text(encoding="utf-8").rstrip("\n").split("\n\n")
+    }
 
 
-def decided(ladder: str) -> Counter[str]:
-    """How many mistakes on record each rule decides in a ladder."""
-    fields = [one.split("\t") for one in on_record(ladder).values()]
-    return Counter(rule for _, name, _, rule, *_ in fields if not name.startswith("= "))
+def rule_of(text: str) -> str:
+    """The rule that decides an answer, by its block; "" if it passes."""
+    return text.split("\n")[1].partition(": ")[2]
 
 
-def _lines_of(name: str) -> list[str]:
-    return list(lines(puzzles.find(name)))
+def _blocks_of(name: str) -> list[str]:
+    return list(blocks(puzzles.find(name)))
 
 
-def main(ladders: list[str]) -> int:
-    """Judge and write; prints what has changed, as many lines as there are."""
-    FOLDER.mkdir(exist_ok=True)
+def main(names: list[str]) -> int:
+    """Judge and write; print what has changed, a line for each puzzle."""
+    chosen = [puzzles.find(name) for name in gate.selected(names, puzzles.ladders())]
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
-        for ladder in ladders or puzzles.ladders():
-            path = FOLDER / f"{ladder}.txt"
-            before = on_record(ladder) if path.exists() else {}
-            rungs = [puzzle.name for puzzle in puzzles.ladder(ladder)]
-            after = [one for some in pool.map(_lines_of, rungs) for one in some]
-            path.write_text("\n".join(after) + "\n", encoding="utf-8")
-            new = [one for one in after if before.get(tuple(one.split("\t")[:2])) != one]
-            print(f"{ladder}: {len(after)} verdicts, {len(new)} of them new or changed", flush=True)
+        judged = pool.map(_blocks_of, [puzzle.name for puzzle in chosen])
+        for puzzle, after in zip(chosen, judged, strict=True):
+            before = {*on_record(puzzle.ladder).values()}
+            path = FOLDER / puzzle.ladder / f"{puzzle.name}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("\n\n".join(after) + "\n", encoding="utf-8")
+            new = len({*after} - before)
+            print(f"{puzzle.name}: {len(after)} verdicts, {new} of them new or changed", flush=True)
+    there = {puzzle.name for ladder in puzzles.ladders() for puzzle in puzzles.ladder(ladder)}
+    for path in FOLDER.glob("*/*.txt"):
+        if path.stem not in there:
+            path.unlink()
     return 0
 
 

@@ -79,7 +79,9 @@ def generated(root: Path, names: Sequence[str]) -> dict[str, str]:
         readme = _TABLE.sub(lambda _: _table(names, repository(root)), readme, count=1)
         files["README.md"] = _COUNTS.sub(lambda _: _counts(names), readme, count=1)
     if (root / PAGE).exists():
-        files[PAGE] = rules_page(root / RECORD)
+        rungs = [(name, rung) for name in sorted(names) for rung in ladder_module(name).RUNGS]
+        record = [root / RECORD / name / f"{rung}.txt" for name, rung in rungs]
+        files[PAGE] = rules_page(path for path in record if path.exists())
     return files
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, metadata
 from itertools import groupby
@@ -15,11 +15,14 @@ RECORD = Path("tests") / "verdicts"
 PAGE = "docs/rules.md"
 
 
-def rules_page(record: Path) -> str:
-    """The page, with an example for each rule that decides a mistake in the folder `record`."""
+def rules_page(record: Iterable[Path]) -> str:
+    """The page, with an example for each rule: the first mistake in `record` that it decides.
+
+    record: files of verdicts, a puzzle each.
+    """
     examples: dict[str, tuple[str, str]] = {}
-    for rung, mistake, name in mistakes(record):
-        examples.setdefault(name, (rung, mistake))
+    for puzzle, mistake, name in mistakes(record):
+        examples.setdefault(name, (puzzle, mistake))
     parts = [sentence("page of rules")]
     for stage, rules in groupby(RULES.items(), key=lambda row: row[1].stage):
         title = title_of(stage)
@@ -52,22 +55,23 @@ def home() -> str:
     return next((u.removeprefix("Repository, ") for u in urls if u.startswith("Repository, ")), "")
 
 
-def mistakes(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """(rung, mistake, the rule that decides it) of the verdicts on record in a folder.
+def mistakes(record: Iterable[Path]) -> Iterator[tuple[str, str, str]]:
+    """(puzzle, mistake, the rule that decides it) of files of verdicts, which `tests/verdicts.py`
+    writes.
 
-    Their lines hold, tabs between them: rung, answer, stage, rule, words. Answers that are right
-    begin with "= ".
+    An answer's block begins with its name, "= " before it if it is right, and "  stage: rule".
     """
-    for file in sorted(folder.glob("*.txt")):
-        for line in filter(None, file.read_text(encoding="utf-8").splitlines()):
-            rung, answer, _, rule, *_ = line.split("\t")
+    for file in record:
+        for block in file.read_text(encoding="utf-8").split("\n\n"):
+            answer, stage, *_ = block.split("\n")
             if not answer.startswith("= "):
-                yield rung, answer, rule
+                yield file.stem, answer, stage.partition(": ")[2]
 
 
 def listed() -> int:
     """Print each rule with its count; 1 if one decides nothing and does not say why it stays."""
-    counts, idle = Counter(rule for _, _, rule in mistakes(RECORD)), False
+    record = sorted(RECORD.glob("*/*.txt"))
+    counts, idle = Counter(rule for _, _, rule in mistakes(record)), False
     if not counts:
         print(f"no verdicts on record in {RECORD}: here is what each rule asks")
     for name, rule in RULES.items():

@@ -66,7 +66,7 @@ def test_a_hint_with_a_line_of_the_solution(rung: Rung) -> None:
 def test_a_verdict_that_is_not_the_one_on_record() -> None:
     recorded = verdicts.on_record("basics")[ROW_SUM.name, WRONG.name]
     seen = puzzles.judge(ROW_SUM, variant(ROW_SUM, WRONG), seed=0)
-    assert verdicts.line(ROW_SUM, WRONG, seen) == recorded
+    assert verdicts.block(WRONG, seen) == recorded
     changed = dataclasses.replace(seen, diagnosis="other words")
-    assert verdicts.line(ROW_SUM, WRONG, changed) != recorded
+    assert verdicts.block(WRONG, changed) != recorded
     assert sample.PARTS == 1  # so that the gate compares

@@ -101,8 +101,8 @@ def test_starter_parses_and_is_unsolved(puzzle: Puzzle) -> None:
 
 def _decided_by(puzzle: Puzzle, change: puzzles.Mistake) -> str:
     """The rule that decides a mistake by the verdicts on record; "" if it is not there."""
-    fields = _on_record(puzzle.ladder).get((puzzle.name, change.name), "").split("\t")
-    return fields[3] if len(fields) > 3 else ""
+    block = _on_record(puzzle.ladder).get((puzzle.name, change.name))
+    return verdicts.rule_of(block) if block else ""
 
 
 def _kinds(pair: tuple[Puzzle, puzzles.Mistake]) -> dict[str, int]:
@@ -139,7 +139,7 @@ def test_mistake_is_rejected_in_its_own_words(puzzle: Puzzle, change: puzzles.Mi
     assert proof.mistake_problem(puzzle, change, KEYS[1:]) is None
     if sample.PARTS == 1:
         recorded = _on_record(puzzle.ladder).get((puzzle.name, change.name))
-        assert verdicts.line(puzzle, change, first) == recorded, "wanted? then make verdicts"
+        assert verdicts.block(change, first) == recorded, "wanted? then make verdicts"
 
 
 @_pairs(sample.share(ALTERNATIVES))

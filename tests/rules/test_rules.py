@@ -59,7 +59,8 @@ def test_a_rule_that_decides_nothing_and_says_nothing_is_red(
     """The committed record passes; one in which a rule has lost its mistakes does not."""
     assert __main__.main(["rules"]) == 0
     assert "DECIDES NOTHING" not in capsys.readouterr().out
-    (tmp_path / "toy.txt").write_text("toy\ta mistake\tvalues\tnumbers\tsays\t\t\n")
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "toy.txt").write_text("a mistake\n  values: numbers\n\n= right\n  passed\n")
     monkeypatch.setattr(page, "RECORD", tmp_path)
     assert __main__.main(["rules"]) == 1
     assert "DECIDES NOTHING: delete it, or say why it stays" in capsys.readouterr().out
