@@ -28,7 +28,7 @@ pytestmark = pytest.mark.newest  # JAX changes nothing here
 
 ROOT = repository.ROOT
 CPU = {"JAX_PLATFORMS": "cpu"}
-GUIDE = (ROOT / "CLAUDE.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "authoring.md").read_text(encoding="utf-8")
 
 
 def _text(path: Path) -> str:
@@ -206,14 +206,14 @@ def test_where_the_package_is_from_is_known_without_its_repository(
 
 
 def commands() -> list[str]:
-    """Every command of CLAUDE.md, without what is optional or said about it."""
+    """Every command of the guide for authors, without its comment."""
     blocks = re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL)
     lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
     return [line for line in lines if line]
 
 
-def test_the_guide_is_short_and_the_agents_file_points_to_it() -> None:
-    assert 60 <= len(GUIDE.splitlines()) <= 180
+def test_the_map_is_short_and_the_agents_file_points_to_it() -> None:
+    assert 40 <= len((ROOT / "CLAUDE.md").read_text(encoding="utf-8").splitlines()) <= 80
     assert os.readlink(ROOT / "AGENTS.md") == "CLAUDE.md"
     assert len(commands()) >= 10
 
@@ -316,8 +316,17 @@ def _install(project: Path, site: Path, fork: Path) -> None:
     shutil.rmtree(site / project.name)
 
 
-def test_the_guide_names_files_that_are_there() -> None:
-    for name in re.findall(r"`((?:puzzles|tests|diagrams|\.ci)/[\w./]+\.\w+)`", GUIDE):
-        assert "NAME" in name or (ROOT / name).exists(), name
-    for name in re.findall(r"`(_\w+)\.py`", GUIDE):
+@pytest.mark.parametrize(
+    "guide", sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")}), ids=lambda path: path.name
+)
+def test_a_guide_names_files_and_targets_that_are_there(guide: Path) -> None:
+    text = guide.read_text(encoding="utf-8")
+    for name in re.findall(r"`((?:puzzles|tests|diagrams|docs|\.ci)/[\w./]+\.\w+)`", text):
+        assert (ROOT / name).exists(), name
+    for name in re.findall(r"\]\((?!https?:|#)([^)#]+)[^)]*\)", text):
+        assert (guide.parent / name).exists(), name
+    for name in re.findall(r"`(_\w+)\.py`", text):
         assert (ROOT / "puzzles" / f"{name}.py").exists(), name
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+    for name in re.findall(r"`make ([a-z-]+)|^make ([a-z-]+)", text, re.M):
+        assert "".join(name) in targets, name
