@@ -20,7 +20,7 @@ from puzzles._puzzle import Puzzle, array, mutate, rng, vjp
 from puzzles._record import Alternative, Mistake, Record
 from puzzles._show import estimated_cycles, plot, receipt, show, sweep
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 __all__ = [
     "INTERPRET",

@@ -51,10 +51,16 @@ def ladders_folder(root: Path) -> Path:
 
 @dataclass(frozen=True)
 class Repository:
-    """The one setting that names the project's address; `url` is a GitHub repository's."""
+    """The project's address and the refs in it.
+
+    url: the address of a GitHub repository.
+    branch: the ref that notebooks install from and load images from.
+    release: the tag whose notebooks the badges open; "" if there is no release yet.
+    """
 
     url: str
     branch: str
+    release: str = ""
 
     @property
     def slug(self) -> str:
@@ -67,7 +73,9 @@ class Repository:
     def badge(self, ladder_name: str) -> str:
         """The badge, in Markdown, that opens a ladder's notebook in Colab."""
         colab = "https://colab.research.google.com"
-        target = f"{colab}/github/{self.slug}/blob/{self.branch}/{ladder_name}.ipynb"
+        target = (
+            f"{colab}/github/{self.slug}/blob/{self.release or self.branch}/{ladder_name}.ipynb"
+        )
         return f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({target})"
 
     def with_images(self, markdown: str) -> str:
@@ -87,10 +95,10 @@ def repository(root: Path = ROOT) -> Repository:
         raise BuildError(to_author("no project here", root=root))
     try:
         url = settings["project"]["urls"]["Repository"]
-        branch = settings["tool"]["pallas-puzzles"]["branch"]
+        own = settings["tool"]["pallas-puzzles"]
+        return Repository(url, own["branch"], own.get("release", ""))
     except KeyError as error:
         raise BuildError(to_author("setting missing", error=error)) from None
-    return Repository(url, branch)
 
 
 def upstream() -> Repository:
