@@ -86,22 +86,28 @@ def generated(root: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def _table(names: Sequence[str], where: Repository) -> str:
-    """The README's table of ladders."""
-    rows = ["| Ladder | Puzzles | |", "|---|---|---|"]
+    """The README's table of ladders; what a ladder does not declare is left empty."""
+    rows = ["| Ladder | At the top | Puzzles | Hours | |", "|---|---|---|---|---|"]
     for name in names:
         module = ladder_module(name)
-        rows.append(f"| **{module.TITLE}** | {len(module.RUNGS)} | {where.badge(name)} |")
+        summit, hours = getattr(module, "SUMMIT", ""), getattr(module, "HOURS", "")
+        picture, count = getattr(module, "PICTURE", ""), len(module.RUNGS)
+        shown = f'<br><img src="{picture}" width="240" alt="{module.TITLE}">' * bool(picture)
+        cells = f"**{module.TITLE}**{shown}", summit, count, hours, where.badge(name)
+        rows.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join([*rows, ""])
 
 
 def _counts(names: Sequence[str]) -> str:
-    """What the README says of how much there is."""
-    rungs = [rung for name in names for rung in ladder(name)]
-    mistakes = sum(len(rung.mistakes) for rung in rungs)
-    others = sum(len(rung.alternatives) for rung in rungs)
-    counts = plural(len(names), "ladder"), plural(len(rungs), "rung"), plural(mistakes, "mistake")
-    more = plural(others, "other correct solution")
-    return f"{', '.join(counts)}, all rejected, and {more}, all accepted.\n"
+    """README's sentence on how much there is."""
+    puzzles = [puzzle for name in names for puzzle in ladder(name)]
+    mistakes = sum(len(puzzle.mistakes) for puzzle in puzzles)
+    others = sum(len(puzzle.alternatives) for puzzle in puzzles)
+    counts = plural(len(names), "ladder"), plural(len(puzzles), "puzzle")
+    return (
+        f"{', '.join(counts)}, {mistakes:,} known mistakes that the checker recognises, and "
+        f"{others:,} other correct solutions that it accepts.\n"
+    )
 
 
 def out_of_date(root: Path, names: Sequence[str]) -> dict[str, str]:

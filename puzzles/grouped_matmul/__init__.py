@@ -3,6 +3,9 @@
 ORDER = 3
 AFTER = ("basics",)
 TITLE = "Grouped matmul: from scalar prefetch to a mixture of experts"
+HOURS = 3  # of a JAX programmer who is new to TPUs
+SUMMIT = "Megablox' grouped matmul, in a mixture of experts"
+PICTURE = "diagrams/grouped_matmul/grouped_matmul.svg"
 RUNGS = (
     "permuted_matmul",
     "group_offsets",

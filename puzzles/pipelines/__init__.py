@@ -3,6 +3,9 @@
 ORDER = 4
 AFTER = ("basics",)
 TITLE = "Pipelines: from one copy to paged attention"
+HOURS = 2  # of a JAX programmer who is new to TPUs
+SUMMIT = "paged attention, with copies by your own hand"
+PICTURE = "diagrams/pipelines/double_buffered_sum.svg"
 RUNGS = (
     "copy_rows",
     "stream_sum",
