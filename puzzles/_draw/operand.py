@@ -46,10 +46,10 @@ def moving_panel(data: Data, book: Book, operand: Data, view: Data) -> str:
     small = [f"one of {view['slices']:,} slices is drawn"] * view["one"]
     small += [f"{never:,} of {total:,} blocks never touched"] * bool(never)
     dots = [f"pz-dot pz-d-{mark}" for mark in marks_of(data, operand)]
-    lines = (1.1 * text_width(line, 11) for line in describe(operand))
+    lines = (1.06 * text_width(line, 11) for line in describe(operand))
     return piece(
         "panel of what moves",
-        wide=max(138, view["width"], *lines),
+        wide=max(118, view["width"], *lines),
         head=head(operand),
         where=book.element("b", each(list(map(tuple_words, operand["blocks"])))),
         state=book.element("span", each([STATES[state][0] for state in operand["states"]])),
@@ -59,8 +59,9 @@ def moving_panel(data: Data, book: Book, operand: Data, view: Data) -> str:
         name=html.escape(operand["name"]),
         grid=" by ".join(map(str, operand["counts"])) or "one",
         picture=picture(data, book, operand, view),
-        noun="written back" if operand["role"] == "output" else "fetched",
+        noun="writes" if operand["role"] == "output" else "fetches",
         count=book.element("b", each([f"{n:,}" for n in operand["count"]])),
+        side=' data-left=""' * (operand.get("band") == "row"),
     )
 
 
@@ -83,7 +84,9 @@ def picture(data: Data, book: Book, operand: Data, view: Data) -> str:
         class_=each([f"pz-now pz-m-{mark}{o}" for mark, o in zip(marks, over, strict=True)]),
         d=each([rect(x + 1, y + 1, w - 2, h - 2) for x, y, w, h in boxes]),  # its outline inside
     )
+    band = [_band(view, operand, box) for box in boxes]
     layers = [
+        ("pz-band", each(band)),
         (f"pz-never pz-m-{'fault' if lost else 'untouched'}", each(areas)),
         (f"pz-lines{' pz-lost' * lost}", each(hatches)),
         (f"pz-seen pz-m-{'done' if output else 'read'}", seen),
@@ -97,6 +100,14 @@ def picture(data: Data, book: Book, operand: Data, view: Data) -> str:
         f"{frame(view)}{drawn}{lines_and_numbers(view, operand)}<path {now}/>"
         f"{_fill(book, operand, boxes)}"
     )
+
+
+def _band(view: Data, operand: Data, box: Box) -> str:
+    """The row or column of blocks of a factor that one block of the product needs."""
+    x, y, w, h = box
+    if operand.get("band") == "row":
+        return rect(view["x"][0], y, view["w"], h)
+    return rect(x, view["y"][0], w, view["h"]) if operand.get("band") == "column" else ""
 
 
 def _before(operand: Data, boxes: list[Box], slices: list[int]) -> tuple[Changing, Changing]:
@@ -127,7 +138,7 @@ def still_panel(data: Data, book: Book, operand: Data, view: Data) -> str:
     words, name = html.escape(still_words(operand)), head(operand)
     if not view:
         return f'<div class="pz-panel">{name}<div class="pz-state">{words}</div></div>'
-    wide, box = max(126, view["width"]), still_box(data, book, operand, view)
+    wide, box = max(110, view["width"]), still_box(data, book, operand, view)
     return piece("panel of what stays", wide=wide, head=name, words=words, view=view, picture=box)
 
 

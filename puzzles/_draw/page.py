@@ -13,10 +13,12 @@ import numpy as np
 from puzzles._draw.book import Book, each, faults, key, piece, script, style
 from puzzles._draw.copies import copies_section
 from puzzles._draw.data import Data
+from puzzles._draw.iterations import map_of, product_of
 from puzzles._draw.operand import list_panel, moving_panel, still_panel
 from puzzles._draw.palette import BLUE, cell, plural, rect, text, text_width
 from puzzles._draw.panel import views
 from puzzles._draw.words import summary, title, working
+from puzzles._rules import sentence
 
 _HIGH, _LOW = 14.0, 4.0  # of bars in the strip
 _EACH = 22.0  # pixels from one square to the next: a number of three digits has room
@@ -34,6 +36,9 @@ def _walk(data: Data) -> str:
         body = wrong + "<p>The grid is empty: no step runs.</p>"
         return f'<div class="pz-walk">{_head(data)}{body}</div>'
     book = Book("grid step", data["kept"], data["open"])
+    factors = product_of(data) or ()
+    for operand, band in zip(factors, ("row", "column"), strict=False):
+        operand["band"] = band
     sides = {"scalar": "", "any": "", "input": "", "output": "", "scratch": ""}
     stays = []
     for view, operand in zip(views(data), data["operands"], strict=True):
@@ -46,7 +51,8 @@ def _walk(data: Data) -> str:
             panel = list_panel(data, book, operand)
         else:
             panel = still_panel(data, book, operand, view)
-        sides[operand["role"]] += panel
+        side = {"row": "left", "column": "right"}.get(operand.get("band", ""), operand["role"])
+        sides[side] = sides.get(side, "") + panel
     for role in ("any", "scratch"):
         sides[role] = f'<div class="pz-stack">{sides[role]}</div>' * bool(sides[role])
     lines = "<br>".join(map(html.escape, summary(data)))  # as the plain text has them
@@ -59,7 +65,8 @@ def _walk(data: Data) -> str:
         _bar(data, book),
         _strip(data),
         f'<div class="pz-lists">{sides["scalar"]}</div>' * bool(sides["scalar"]),
-        piece("board", **sides, body=_body(data, book)),
+        "" if factors else map_of(data, book),
+        piece("board of a product" if factors else "board", **sides, body=_body(data, book)),
         key(book.marks("".join(sides.values())) | ({"fault"} if data["faults"] else set())),
         f"<details><summary>each operand in numbers{still}</summary>{lines}</details>",
     ]
@@ -108,22 +115,27 @@ def _strip(data: Data) -> str:
     names, rows = [", ".join(some) for some in together.values()], ""
     for role, moves in together:
         kinds = ("written", "held") if role == "output" else ("fetched", "reused")
-        rows += _row(moves, *kinds)
+        rows += _row(moves, *kinds, late=1 if role == "output" else -1)
     names.append("dots" if data["unit"] else "body")
     rows += _row([work > 0 for work in data["work"]], "work", "skipped")
     labels = "".join(f'<div title="{name}">{name}</div>' for name in names)
-    return piece("strip", labels=labels, count=data["kept"], rows=rows)
+    words = sentence("pipeline_of_blocks") if data["kept"] > 1 else ""
+    return piece("strip", labels=labels, columns=data["kept"] + 2, rows=rows, pipeline=words)
 
 
-def _row(moves: Sequence[bool], high: str, low: str) -> str:
-    """One row of bars, a step each: high ones where something moves."""
+def _row(moves: Sequence[bool], high: str, low: str, late: int = 0) -> str:
+    """One row of bars, one for each step: a high bar if something moves.
+
+    late: in which step a copy is in flight, counted from the step that it belongs to. A block is
+    fetched during the step before, and written back during the step after.
+    """
     moved = still = ""
     for step, moving in enumerate(moves):
         if moving:
-            moved += rect(step + 0.1, 0, 0.8, _HIGH)
+            moved += rect(step + late + 0.1, 0, 0.8, _HIGH)
         else:
             still += rect(step + 0.1, _HIGH - _LOW, 0.8, _LOW)
-    size = dict(count=len(moves), height=_HIGH)
+    size = dict(columns=len(moves) + 2, height=_HIGH)
     return piece("row of the strip", **size, high=high, moved=moved, low=low, still=still)
 
 

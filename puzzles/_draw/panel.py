@@ -30,7 +30,7 @@ def views(data: Data, size: float = 1.0) -> list[Data]:
     size: how large, beside a walk's. Of what is no picture, nothing.
     """
     shapes = [o["shape"][-2:] for o in data["operands"] if "count" in o]
-    longest = LONGEST if any(len(shape) > 1 for shape in shapes) else 210
+    longest = LONGEST if any(len(shape) > 1 for shape in shapes) else 160
     scale = size * longest / max([1, *itertools.chain(*shapes)])
     faulty = {f["operand"] for f in data["faults"]}
     found: list[Data] = []

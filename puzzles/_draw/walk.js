@@ -102,7 +102,9 @@ const start = root => {
       const box = area.getBoundingClientRect(), at = event.clientX - box.left;
       if (event.target === slider) return;
       const edges = area.dataset.edges && area.dataset.edges.split(' ');
-      jump(edges ? edges.findIndex(x => x > at) - 1 : Math.floor(at / box.width * data.pages));
+      const lead = +area.dataset.lead || 0; // columns before the first page, and after the last
+      const column = Math.floor(at / box.width * (data.pages + 2 * lead)) - lead;
+      jump(edges ? edges.findIndex(x => x > at) - 1 : column);
       slider.focus({preventScroll: true});
     });
   }
