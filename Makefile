@@ -19,7 +19,7 @@ CHECKED := puzzles tests diagrams docs pytest_pallas_puzzles.py
 PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help env environments lab copy quick test graduate test-colab test-matrix test-browser lint build verify verdicts receipts mutants bench size steps examine-bench clean
+.PHONY: help env environments lab copy quick test graduate test-colab test-matrix test-browser lint build verify verdicts receipts mutants bench size steps examine-bench release clean
 
 help: ## list the targets
 	@awk -F ':.*## |##@ ' '/^##@ / { printf "%s%s\n", line, $$2; line = "\n" } \
@@ -115,6 +115,9 @@ steps: $(TEST)/.installed ## what a grid step costs by libtpu's estimate, beside
 
 examine-bench: $(TEST)/.installed ## examine JAX's own kernels, and kernels with planted faults
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/examine_bench.py
+
+release: $(TEST)/.installed ## make a release, as RELEASING.md says: VERSION=0.3.0
+	$(TEST)/bin/python .ci/release.py $(VERSION)
 
 clean: ## remove environments and caches; my/ stays
 	rm -rf $(LAB) $(TEST) $(COLAB) $(BROWSER) .venv-jax-* .jax-cache .proofs build dist .mypy_cache .pytest_cache .ruff_cache

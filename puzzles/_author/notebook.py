@@ -86,14 +86,20 @@ def generated(root: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def _table(names: Sequence[str], where: Repository) -> str:
-    """The README's table of ladders; what a ladder does not declare is left empty."""
-    rows = ["| Ladder | At the top | Puzzles | Hours | |", "|---|---|---|---|---|"]
-    for name in names:
-        module = ladder_module(name)
-        summit, hours = getattr(module, "SUMMIT", ""), getattr(module, "HOURS", "")
-        picture, count = getattr(module, "PICTURE", ""), len(module.RUNGS)
+    """The README's table of ladders; a column that no ladder declares is left out."""
+    modules = [ladder_module(name) for name in names]
+    declared = [
+        (title, name)
+        for title, name in (("At the top", "SUMMIT"), ("Hours", "HOURS"))
+        if any(hasattr(module, name) for module in modules)
+    ]
+    heads = ["Ladder", "Puzzles", *(title for title, _ in declared), ""]
+    rows = [f"| {' | '.join(heads)}|", "|" + "---|" * len(heads)]
+    for name, module in zip(names, modules, strict=True):
+        picture = getattr(module, "PICTURE", "")
         shown = f'<br><img src="{picture}" width="240" alt="{module.TITLE}">' * bool(picture)
-        cells = f"**{module.TITLE}**{shown}", summit, count, hours, where.badge(name)
+        more = (getattr(module, attribute, "") for _, attribute in declared)
+        cells = f"**{module.TITLE}**{shown}", len(module.RUNGS), *more, where.badge(name)
         rows.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join([*rows, ""])
 

@@ -77,6 +77,7 @@ def test_what_is_listed_as_unseen_is_not_seen(told, fault) -> None:
 
 def test_the_readme_says_how_many_kinds_are_told() -> None:
     assert len({fault["kind"] for fault in FAULTS}) == len(FAULTS)
-    readme = (repository.ROOT / "README.md").read_text(encoding="utf-8")
+    page = (repository.ROOT / "docs" / "proofs.md").read_text(encoding="utf-8")
     kinds = len(FAULTS) + len(UNSEEN)
-    assert f"Of {kinds} kinds of faults planted in a new puzzle, {len(FAULTS)} are told" in readme
+    words = f"We plant {kinds} kinds of faults in a new puzzle; `verify` reports {len(FAULTS)}"
+    assert words in page

@@ -119,7 +119,7 @@ def test_the_project_fits_together_and_only_its_setting_names_the_repository(tmp
     files = [ROOT / name for name in clone() if not (ROOT / name).is_symlink()]
     naming = {path.relative_to(ROOT).as_posix() for path in files if owner in path.read_bytes()}
     notebooks = (f"{name}.ipynb" for name in LADDERS)
-    assert naming <= {"LICENSE", "pyproject.toml", "README.md", PAGE, *notebooks}
+    assert naming <= {"CITATION.cff", "LICENSE", "pyproject.toml", "README.md", PAGE, *notebooks}
 
 
 def test_a_module_becomes_cells(rung):
