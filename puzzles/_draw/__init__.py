@@ -1,17 +1,17 @@
 """What does a launch look like? Launches in; text, HTML and SVG out.
 
-`walk_data` takes a launch apart, `walk_page` and `walk_text` draw the walk through its grid, and
-the copies that it makes by hand; `block_squares` draws the map of right and wrong blocks,
+`walk_data` turns a launch into plain data. `walk_page` and `walk_text` draw its grid timeline and
+the copies that it makes by hand. `block_squares` draws the map of right and wrong blocks,
 `plot_svg` a few numbers, `film` some steps of a launch, `copies_strip` its copies by hand.
-The rest is what walks, verdicts and the diagrams of the notebooks share: palette and marks.
+Timelines, verdicts and the diagrams of the notebooks share the rest: palette and marks.
 """
 
 from __future__ import annotations
 
-from puzzles._draw.book import mark_rules, marks_in
 from puzzles._draw.copies import copies_strip
 from puzzles._draw.data import walk_data
 from puzzles._draw.filmstrip import Still, film
+from puzzles._draw.frames import mark_rules, marks_in
 from puzzles._draw.page import block_squares, plot_svg, walk_page
 from puzzles._draw.palette import (
     BLUE,

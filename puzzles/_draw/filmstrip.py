@@ -1,4 +1,4 @@
-"""A filmstrip: some steps of a launch, one row each, as the walk through its grid draws them."""
+"""A filmstrip: some steps of a launch, drawn as in its grid timeline, one row for each step."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from puzzles._draw import palette as p
-from puzzles._draw.book import Book, mark_rules, marks_in
 from puzzles._draw.data import Data, walk_data
+from puzzles._draw.frames import Frames, mark_rules, marks_in
 from puzzles._draw.operand import picture, still_box
 from puzzles._draw.panel import EDGE, Box, place, views
 from puzzles._launch import Launch
@@ -17,7 +17,7 @@ _GAP, _LEFT, _TOP = 20.0, 96.0, 62.0
 
 @dataclass(frozen=True)
 class Still:
-    """An operand at one step: its picture, and where in it the block lies that the step holds."""
+    """An operand at one step: its picture, and the box of the current block in it."""
 
     operand: Data
     width: float
@@ -36,10 +36,10 @@ def film(
     over: Callable[[int, Still], str] | None = None,
     drawn: Sequence[str] = (),
 ) -> str:
-    """An SVG file of the given steps of `launch`, one note beside each.
+    """An SVG file of the given steps of `launch`, with a note next to each step.
 
-    over: draws over what the n-th row has of an operand; all are larger then, and without their
-    sums. drawn: the marks that it uses.
+    over: returns SVG to draw on top of an operand in the n-th row. Pictures are larger then, and
+    show no sums. drawn: the marks that `over` uses.
     """
     data = walk_data(launch)
     if over:
@@ -47,11 +47,13 @@ def film(
     sliced = any(len(o["shape"]) > 2 for o in data["operands"])  # side by side
     size = 1.1 if over else 0.5 if sliced else 0.7  # beside a walk's: a row has a note, too
     rows = [_stills(data, step, size) for step in steps]
-    heads = [(one.operand["name"], " × ".join(map(str, one.operand["shape"]))) for one in rows[0]]
+    heads = [
+        (still.operand["name"], " × ".join(map(str, still.operand["shape"]))) for still in rows[0]
+    ]
     room = 44.0 if over else 0.0  # for a word beside a block
     wide = [
-        max(one.width + room, p.text_width(name, 12, mono=True), p.text_width(shape, 11))
-        for one, (name, shape) in zip(rows[0], heads, strict=True)
+        max(still.width + room, p.text_width(name, 12, mono=True), p.text_width(shape, 11))
+        for still, (name, shape) in zip(rows[0], heads, strict=True)
     ]
     names = [f"({', '.join(map(str, launch.at(step)))})" for step in steps]
     first = max(_LEFT, 38 + max(p.text_width(name, 12, mono=True) for name in names))
@@ -60,7 +62,7 @@ def film(
     for x, (name, shape) in zip(lefts, heads, strict=False):
         body.append(p.text(x, _TOP - 6, name, size=12, mono=True))
         body.append(p.text(x, _TOP + 9, shape, size=11, muted=True))
-    high = max(one.height for one in rows[0]) + 12
+    high = max(still.height for still in rows[0]) + 12
     y = _TOP + 20
     for n, (drawn_step, note, name) in enumerate(zip(rows, notes, names, strict=True)):
         body.append(p.text(20, y + 36, name, size=12, mono=True))
@@ -79,21 +81,21 @@ def film(
 
 
 def _stills(data: Data, step: int, size: float) -> list[Still]:
-    """What moves in blocks, and scratch that sums, at a step that is counted from 0.
+    """The operands that move in blocks, and scratch that holds a sum, at one step.
 
-    size: how large, beside a walk's.
+    step: counted from 0. size: the scale, relative to a grid timeline's.
     """
-    found = []
-    book = Book("grid step", data["kept"], step, turned=False)
+    stills = []
+    frames = Frames("grid step", data["kept"], step, interactive=False)
     for operand, view in zip(data["operands"], views(data, size), strict=True):
         if "count" in operand:
             block = place(view, operand, operand["starts"][step])
-            drawn = picture(data, book, operand, view)
+            drawn = picture(data, frames, operand, view)
         elif view and "filled" in operand:
             block = (1.0, 1.0, view["w"], view["h"])
-            box = still_box(data, book, operand, view)
+            box = still_box(data, frames, operand, view)
             drawn = f'<g transform="translate(0 {EDGE - 1})">{box}</g>'
         else:
             continue
-        found.append(Still(operand, view["width"], view["height"], drawn, block))
-    return found
+        stills.append(Still(operand, view["width"], view["height"], drawn, block))
+    return stills

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._draw.book import Book, each, piece
 from puzzles._draw.data import Data
+from puzzles._draw.frames import Frames, each, piece
 from puzzles._draw.palette import px, rect
 
 _CELL, _LONGEST = 20.0, 40  # pixels of a cell, and cells of an axis at most
@@ -41,7 +41,7 @@ def _is_matrix(operand: Data) -> bool:
     return "count" in operand and len(operand["shape"]) == 2 and operand["tiled"]
 
 
-def map_of(data: Data, book: Book) -> str:
+def map_of(data: Data, frames: Frames) -> str:
     """The map as HTML; "" if no two operands span the steps, or if their blocks are too many."""
     axes = _axes(data)
     if axes is None:
@@ -69,13 +69,13 @@ def map_of(data: Data, book: Book) -> str:
         + [f"M0 {px(_CELL * n)}H{px(_CELL * size[0])}" for n in range(size[1] + 1)]
     )
     drawn = f'<path class="pz-cell" d="{lines}"/>'
-    drawn += "".join(f'<path class="{name}" {book.attributes(d=d)}/>' for name, d in layers)
+    drawn += "".join(f'<path class="{name}" {frames.attributes(d=d)}/>' for name, d in layers)
     return piece(
         "map of iterations",
         rows=rows,
         columns=columns,
-        row=book.element("span", each(map(str, row.tolist()))),
-        column=book.element("span", each(map(str, column.tolist()))),
+        row=frames.element("span", each(map(str, row.tolist()))),
+        column=frames.element("span", each(map(str, column.tolist()))),
         width=_CELL * size[0] + 1,
         height=_CELL * size[1] + 1,
         picture=drawn,
@@ -85,8 +85,8 @@ def map_of(data: Data, book: Book) -> str:
 def _layers(steps: list[int], row: Any, column: Any, works: Any) -> tuple[str, str, str]:
     """Cells whose step does no work, cells whose step computes, and the path through them."""
 
-    def cells(wanted: bool) -> str:
-        drawn = {(row[n], column[n]): None for n in steps if works[n] == wanted}
+    def cells(computing: bool) -> str:
+        drawn = {(row[n], column[n]): None for n in steps if works[n] == computing}
         return "".join(rect(_CELL * c + 3, _CELL * r + 3, _CELL - 6, _CELL - 6) for r, c in drawn)
 
     middle = [(_CELL * (column[n] + 0.5), _CELL * (row[n] + 0.5)) for n in steps]
@@ -114,9 +114,9 @@ def _axes(data: Data) -> tuple[tuple[str, Any], tuple[str, Any], list[tuple]] | 
         column = index[:, -2]
         moves = (column[1:] != column[:-1]) & stays
         both = any(
-            {*zip(row.tolist(), column.tolist(), strict=True)} <= _pairs(other, row, column)
-            for other in moving
-            if other is not operand
+            {*zip(row.tolist(), column.tolist(), strict=True)} <= _pairs(rival, row, column)
+            for rival in moving
+            if rival is not operand
         )
         large = max(row.max(), column.max()) >= _LONGEST or min(row.min(), column.min()) < 0
         if moves.any() and row.max() > 0 and not large and not both:

@@ -1,4 +1,4 @@
-"""One operand of a walk: words, and a picture a page."""
+"""One operand of a grid timeline: words, and a picture for each frame."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from puzzles._draw.book import Book, Changing, each, growing, piece
 from puzzles._draw.data import Data
+from puzzles._draw.frames import Frames, PerFrame, each, growing, piece
 from puzzles._draw.palette import cell, rect, text_width, tuple_words
 from puzzles._draw.panel import Box, beyond, frame, lines_and_numbers, place, slice_of, untouched
 from puzzles._draw.words import describe, still_words
 
-# What becomes of an operand's block at a step: in words, and as a mark.
+# The states of a block at a step, as words and as a mark.
 STATES = {
     "fetched": ("fetched", "fetched"),
     "refetched": ("fetched again", "fetched"),
@@ -28,20 +28,20 @@ STATES = {
 
 
 def head(operand: Data) -> str:
-    """Its name, and under it what it is."""
-    what = "<br>".join(map(html.escape, filter(None, describe(operand))))
-    return piece("operand", name=html.escape(operand["name"]), what=what)
+    """The operand's name, shape and blocks."""
+    words = "<br>".join(map(html.escape, filter(None, describe(operand))))
+    return piece("operand", name=html.escape(operand["name"]), what=words)
 
 
 def marks_of(data: Data, operand: Data) -> list[str]:
-    """The mark of the block that each page holds."""
+    """The mark of the current block in each frame."""
     at_fault = {f["at"] for f in data["faults"] if f["operand"] == operand["name"]}
     states = enumerate(operand["states"])
     return ["fault" if k in at_fault else STATES[state][1] for k, state in states]
 
 
-def moving_panel(data: Data, book: Book, operand: Data, view: Data) -> str:
-    """What moves in blocks: which block each page holds, and the array with its marks."""
+def moving_panel(data: Data, frames: Frames, operand: Data, view: Data) -> str:
+    """The panel of an operand that moves in blocks: the current block, and the array."""
     never, total = len(operand["never"]), math.prod(operand["counts"])
     small = [f"one of {view['slices']:,} slices is drawn"] * view["one"]
     small += [f"{never:,} of {total:,} blocks never touched"] * bool(never)
@@ -51,36 +51,36 @@ def moving_panel(data: Data, book: Book, operand: Data, view: Data) -> str:
         "panel of what moves",
         wide=max(118, view["width"], *lines),
         head=head(operand),
-        where=book.element("b", each(list(map(tuple_words, operand["blocks"])))),
-        state=book.element("span", each([STATES[state][0] for state in operand["states"]])),
-        dot=book.attributes(class_=each(dots)),
+        where=frames.element("b", each(list(map(tuple_words, operand["blocks"])))),
+        state=frames.element("span", each([STATES[state][0] for state in operand["states"]])),
+        dot=frames.attributes(class_=each(dots)),
         small="<br>".join(small),
         view=view,
         name=html.escape(operand["name"]),
         grid=" by ".join(map(str, operand["counts"])) or "one",
-        picture=picture(data, book, operand, view),
+        picture=picture(data, frames, operand, view),
         noun="writes" if operand["role"] == "output" else "fetches",
-        count=book.element("b", each([f"{n:,}" for n in operand["count"]])),
+        count=frames.element("b", each([f"{n:,}" for n in operand["count"]])),
         side=' data-left=""' * (operand.get("band") == "row"),
     )
 
 
-def picture(data: Data, book: Book, operand: Data, view: Data) -> str:
-    """The array: what is never touched, what lies before a page, the block that it holds."""
+def picture(data: Data, frames: Frames, operand: Data, view: Data) -> str:
+    """The array: untouched blocks, blocks of earlier steps, and the current block."""
     output, marks = operand["role"] == "output", marks_of(data, operand)
     boxes = [place(view, operand, start) for start in operand["starts"]]
     slices = [slice_of(operand, start) if view["one"] else 0 for start in operand["starts"]]
-    seen, twice = _before(operand, boxes, slices)
+    before, twice = _before(operand, boxes, slices)
     never = untouched(view, operand)
     areas, hatches = zip(*(never.get(number, ("", "")) for number in slices), strict=True)
     faults = [(f["operand"], f["kind"]) for f in data["faults"]]
     lost = (operand["name"], "never-written") in faults
-    known: set[tuple[int, ...]] = set()
-    over = []  # where an earlier step has tinted the block, what stays is an outline on top
+    earlier: set[tuple[int, ...]] = set()
+    over = []  # a block that an earlier step tinted keeps its tint under the outline
     for block, mark in zip(operand["blocks"], marks, strict=True):
-        over.append(" pz-over" * (mark in ("reused", "held") and block in known))
-        known.add(block)
-    now = book.attributes(
+        over.append(" pz-over" * (mark in ("reused", "held") and block in earlier))
+        earlier.add(block)
+    now = frames.attributes(
         class_=each([f"pz-now pz-m-{mark}{o}" for mark, o in zip(marks, over, strict=True)]),
         d=each([rect(x + 1, y + 1, w - 2, h - 2) for x, y, w, h in boxes]),  # its outline inside
     )
@@ -89,16 +89,16 @@ def picture(data: Data, book: Book, operand: Data, view: Data) -> str:
         ("pz-band", each(band)),
         (f"pz-never pz-m-{'fault' if lost else 'untouched'}", each(areas)),
         (f"pz-lines{' pz-lost' * lost}", each(hatches)),
-        (f"pz-seen pz-m-{'done' if output else 'read'}", seen),
+        (f"pz-seen pz-m-{'done' if output else 'read'}", before),
         (f"pz-twice pz-m-{'fault' if output else 'reread'}", twice),
         ("pz-m-beyond", each([beyond(view, operand, start) for start in operand["starts"]])),
     ]
     drawn = "".join(
-        f'<path class="{name}" {book.attributes(d=d)}/>' for name, d in layers if any(d.texts)
+        f'<path class="{name}" {frames.attributes(d=d)}/>' for name, d in layers if any(d.texts)
     )
     return (
         f"{frame(view)}{drawn}{lines_and_numbers(view, operand)}<path {now}/>"
-        f"{_fill(book, operand, boxes)}"
+        f"{_fill(frames, operand, boxes)}"
     )
 
 
@@ -110,7 +110,7 @@ def _band(view: Data, operand: Data, box: Box) -> str:
     return rect(x, view["y"][0], w, view["h"]) if operand.get("band") == "column" else ""
 
 
-def _before(operand: Data, boxes: list[Box], slices: list[int]) -> tuple[Changing, Changing]:
+def _before(operand: Data, boxes: list[Box], slices: list[int]) -> tuple[PerFrame, PerFrame]:
     """Blocks that earlier steps held, and those that they moved more than once."""
     moved: Counter[tuple[int, ...]] = Counter()
     held, again = [], []
@@ -122,49 +122,49 @@ def _before(operand: Data, boxes: list[Box], slices: list[int]) -> tuple[Changin
     return growing(held, slices), growing(again, slices)
 
 
-def _fill(book: Book, operand: Data, boxes: Sequence[Box]) -> str:
-    """How much of its sum is in the block, from below."""
+def _fill(frames: Frames, operand: Data, boxes: Sequence[Box]) -> str:
+    """The share of its sum that the block holds, filled from the bottom."""
     if "filled" not in operand:
         return ""
     paths = []
     for (x, y, w, h), percent in zip(boxes, operand["filled"], strict=True):
         high = (h - 4) * percent / 100
         paths.append(rect(x + 2, y + h - 2 - high, w - 4, high))
-    return f'<path class="pz-m-summed" {book.attributes(d=each(paths))}/>'
+    return f'<path class="pz-m-summed" {frames.attributes(d=each(paths))}/>'
 
 
-def still_panel(data: Data, book: Book, operand: Data, view: Data) -> str:
-    """What stays in place: scratch, whose sum may grow, and what lies in HBM."""
+def still_panel(data: Data, frames: Frames, operand: Data, view: Data) -> str:
+    """The panel of an operand that stays in place: scratch, or an array in HBM."""
     words, name = html.escape(still_words(operand)), head(operand)
     if not view:
         return f'<div class="pz-panel">{name}<div class="pz-state">{words}</div></div>'
-    wide, box = max(110, view["width"]), still_box(data, book, operand, view)
+    wide, box = max(110, view["width"]), still_box(data, frames, operand, view)
     return piece("panel of what stays", wide=wide, head=name, words=words, view=view, picture=box)
 
 
-def still_box(data: Data, book: Book, operand: Data, view: Data) -> str:
-    """Scratch, and how much of its sum is in it."""
+def still_box(data: Data, frames: Frames, operand: Data, view: Data) -> str:
+    """Scratch, filled up to the share of its sum that it holds."""
     box = (1.0, 1.0, view["w"], view["h"])
-    return cell(*box, "resident") + _fill(book, operand, [box] * data["kept"])
+    return cell(*box, "resident") + _fill(frames, operand, [box] * data["kept"])
 
 
-def list_panel(data: Data, book: Book, operand: Data) -> str:
-    """A prefetched array: its numbers in rows that wrap, those that a step reads marked."""
+def list_panel(data: Data, frames: Frames, operand: Data) -> str:
+    """The panel of a prefetched array: its numbers, with those marked that a step reads."""
     shape, _ = describe(operand)
-    name, what = html.escape(operand["name"]), html.escape(f"{shape}; {still_words(operand)}")
+    name, words = html.escape(operand["name"]), html.escape(f"{shape}; {still_words(operand)}")
     read = np.array(operand["used"], np.int64).reshape(-1, data["kept"])
-    return piece("panel of a list", name=name, what=what, cells=_cells(book, operand, read))
+    return piece("panel of a list", name=name, what=words, cells=_cells(frames, operand, read))
 
 
-def _cells(book: Book, operand: Data, read: np.ndarray) -> str:
-    """The numbers, a row of the array in a row of the page."""
+def _cells(frames: Frames, operand: Data, read: np.ndarray) -> str:
+    """The numbers; each row of the array begins a new line."""
     numbers = operand["numbers"]
     drawn = '<div class="pz-cells">'
     for n, number in enumerate(numbers):
         if n and len(operand["shape"]) > 1 and n % operand["shape"][-1] == 0:
             drawn += '</div><div class="pz-cells">'
         used = (read == n).any(axis=0)
-        mark = book.attributes(class_=each(["pz-used" * bool(one) for one in used]))
+        mark = frames.attributes(class_=each(["pz-used" * bool(read) for read in used]))
         drawn += f"<i {mark}>{number}</i>"
     more = f'<div class="pz-what">the first {len(numbers)} of {math.prod(operand["shape"]):,}</div>'
     return drawn + "</div>" + more * (len(numbers) < math.prod(operand["shape"]))

@@ -1,5 +1,5 @@
-"""HTML and SVG for a cell's output: walks as one page, a line of numbers, and the map of right and
-wrong blocks of an output, from its text.
+"""HTML and SVG for a cell's output: grid timelines, a line of numbers, and the map of right and
+wrong blocks of an output.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from puzzles._draw.book import Book, each, faults, key, piece, script, style
 from puzzles._draw.copies import copies_section
 from puzzles._draw.data import Data
+from puzzles._draw.frames import Frames, each, faults, key, piece, script, style
 from puzzles._draw.iterations import map_of, product_of
 from puzzles._draw.operand import list_panel, moving_panel, still_panel
 from puzzles._draw.palette import BLUE, cell, plural, rect, text, text_width
@@ -26,7 +26,7 @@ _CELLS = {".", "x"}
 
 
 def walk_page(walks: list[Data]) -> str:
-    """All walks, stacked. Equal data give equal bytes; nothing is loaded from anywhere."""
+    """The timelines of several launches, one below the other. Equal data give equal bytes."""
     return f"<style>{style()}</style>{''.join(map(_walk, walks))}<script>{script()}</script>"
 
 
@@ -35,48 +35,50 @@ def _walk(data: Data) -> str:
     if not data["steps"]:
         body = wrong + "<p>The grid is empty: no step runs.</p>"
         return f'<div class="pz-walk">{_head(data)}{body}</div>'
-    book = Book("grid step", data["kept"], data["open"])
+    frames = Frames("grid step", data["kept"], data["open"])
     factors = product_of(data) or ()
     for operand, band in zip(factors, ("row", "column"), strict=False):
         operand["band"] = band
     sides = {"scalar": "", "any": "", "input": "", "output": "", "scratch": ""}
-    stays = []
+    still_names = []
     for view, operand in zip(views(data), data["operands"], strict=True):
         if _stays(data, operand):
-            stays.append(html.escape(operand["name"]))
+            still_names.append(html.escape(operand["name"]))
             continue
         if "count" in operand:
-            panel = moving_panel(data, book, operand, view)
+            panel = moving_panel(data, frames, operand, view)
         elif "numbers" in operand:
-            panel = list_panel(data, book, operand)
+            panel = list_panel(data, frames, operand)
         else:
-            panel = still_panel(data, book, operand, view)
+            panel = still_panel(data, frames, operand, view)
         side = {"row": "left", "column": "right"}.get(operand.get("band", ""), operand["role"])
         sides[side] = sides.get(side, "") + panel
     for role in ("any", "scratch"):
         sides[role] = f'<div class="pz-stack">{sides[role]}</div>' * bool(sides[role])
     lines = "<br>".join(map(html.escape, summary(data)))  # as the plain text has them
-    still = f"; not drawn, since no step changes them: {', '.join(stays)}" if stays else ""
+    still = (
+        f"; not drawn, since no step changes them: {', '.join(still_names)}" if still_names else ""
+    )
     copied = copies_section(data) if data["copies"] else ""
     parts = [
         _head(data),
         wrong,
         copied,
-        _bar(data, book),
+        _bar(data, frames),
         _strip(data),
         f'<div class="pz-lists">{sides["scalar"]}</div>' * bool(sides["scalar"]),
-        "" if factors else map_of(data, book),
-        piece("board of a product" if factors else "board", **sides, body=_body(data, book)),
-        key(book.marks("".join(sides.values())) | ({"fault"} if data["faults"] else set())),
+        "" if factors else map_of(data, frames),
+        piece("board of a product" if factors else "board", **sides, body=_body(data, frames)),
+        key(frames.marks("".join(sides.values())) | ({"fault"} if data["faults"] else set())),
         f"<details><summary>each operand in numbers{still}</summary>{lines}</details>",
     ]
     alone = " pz-alone" * bool(copied and data["kept"] == 1)  # no grid to walk through
     label = f"Grid walk of {html.escape(title(data))}"
-    return book.bound("".join(parts), f"pz-walk{alone}", label)
+    return frames.figure("".join(parts), f"pz-walk{alone}", label)
 
 
 def _stays(data: Data, operand: Data) -> bool:
-    """Whether no step that is shown changes anything that is drawn of it, and nothing is wrong."""
+    """True if the operand looks the same in every frame, and no fault names it."""
     wrong = {fault["operand"] for fault in data["faults"]}
     still = operand["role"] in ("scratch", "any") and "filled" not in operand
     return still and data["kept"] > 1 and operand["name"] not in wrong
@@ -91,29 +93,29 @@ def _head(data: Data) -> str:
     return piece("head", name=name, rest=rest, words=words)
 
 
-def _bar(data: Data, book: Book) -> str:
-    """The step and its program ids; the script puts its buttons before them."""
+def _bar(data: Data, frames: Frames) -> str:
+    """The step and its program ids. The script adds its buttons in front."""
     ids = ""
     columns = np.array(np.unravel_index(data["at"], data["grid"] or (1,)))
     for axis, size in enumerate(data["grid"]):
-        value = book.element("b", each([f"{n:,}" for n in columns[axis]]))
+        value = frames.element("b", each([f"{n:,}" for n in columns[axis]]))
         ids += piece("program id", axis=axis, value=value, size=size)
-    step = book.element("b", each([f"{n + 1:,}" for n in data["at"]]))
+    step = frames.element("b", each([f"{n + 1:,}" for n in data["at"]]))
     return piece("bar", step=step, steps=data["steps"], ids=ids)
 
 
 def _strip(data: Data) -> str:
-    """For every step, what moves, what stays, and whether work is done.
+    """Rows of bars: for each step the blocks that move and those that stay, and the work.
 
-    Labels on the left; slider, rows and cursor on the right, all of one width.
+    Labels are on the left; slider, rows and cursor on the right have one width.
     """
-    together: dict[tuple[str, tuple[bool, ...]], list[str]] = {}  # what moves in the same steps
+    groups: dict[tuple[str, tuple[bool, ...]], list[str]] = {}  # operands that move alike
     for operand in data["operands"]:
         if "count" in operand:
             key = operand["role"], tuple(operand["moves"])
-            together.setdefault(key, []).append(html.escape(operand["name"]))
-    names, rows = [", ".join(some) for some in together.values()], ""
-    for role, moves in together:
+            groups.setdefault(key, []).append(html.escape(operand["name"]))
+    names, rows = [", ".join(group) for group in groups.values()], ""
+    for role, moves in groups:
         kinds = ("written", "held") if role == "output" else ("fetched", "reused")
         rows += _row(moves, *kinds, late=1 if role == "output" else -1)
     names.append("dots" if data["unit"] else "body")
@@ -139,17 +141,19 @@ def _row(moves: Sequence[bool], high: str, low: str, late: int = 0) -> str:
     return piece("row of the strip", **size, high=high, moved=moved, low=low, still=still)
 
 
-def _body(data: Data, book: Book) -> str:
-    """What the body does in a step, in words."""
+def _body(data: Data, frames: Frames) -> str:
+    """The body's box, and its work in each step."""
     work = data["work"]
     does = [plural(n, "dot", "dots") if data["unit"] else "computes" for n in work]
     does = [words if n else "does no arithmetic" for words, n in zip(does, work, strict=True)]
-    core = book.attributes(class_=each([f"pz-core pz-{'work' if n else 'skipped'}" for n in work]))
-    return piece("body", core=core, did=book.element("span", each(does), "pz-did"))
+    core = frames.attributes(
+        class_=each([f"pz-core pz-{'work' if n else 'skipped'}" for n in work])
+    )
+    return piece("body", core=core, did=frames.element("span", each(does), "pz-did"))
 
 
 def plot_svg(values: Sequence[float], title: str) -> str | None:
-    """An SVG for a cell's output; None where matplotlib is not installed."""
+    """An SVG for a cell's output; None if matplotlib is not installed."""
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
@@ -170,7 +174,7 @@ def plot_svg(values: Sequence[float], title: str) -> str | None:
 
 
 def block_squares(words: str) -> str:
-    """The map of right and wrong blocks as small squares; other lines as they are."""
+    """The map of right and wrong blocks as small squares; other lines of text stay text."""
     rows, drawn, y, width = words.splitlines(), [], 0, 0.0
     for row in rows:
         marks = row.split()

@@ -1,4 +1,4 @@
-"""The one visual language of walks, verdicts and diagrams: what a mark means and how it looks."""
+"""Colours, marks and text for timelines, verdicts and diagrams."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ COLOURS = dict(BLUE=BLUE, SKY=SKY, GREEN=GREEN, PURPLE=PURPLE, VERMILLION=VERMIL
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 MONO = "ui-monospace, 'SFMono-Regular', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
-# By its name what a mark means, its attributes, and its hatch, if it has one: marks.toml.
+# The meaning, attributes and hatch of each mark, from marks.toml.
 MARKS = tomllib.loads(Path(__file__).with_name("marks.toml").read_text(encoding="utf-8"))
 for _mark in MARKS.values():
     _mark["looks"] = {
-        what: COLOURS.get(value, str(value)) for what, value in _mark["looks"].items()
+        name: COLOURS.get(value, str(value)) for name, value in _mark["looks"].items()
     }
 
 _GAP = 6  # pixels between lines of a hatch
 
 
 def px(value: float) -> str:
-    """A coordinate: one decimal at most, the same on every machine."""
+    """A coordinate with at most one decimal, equal on every machine."""
     return f"{value:.1f}".removesuffix(".0")
 
 
@@ -51,7 +51,7 @@ def hatch(x: float, y: float, w: float, h: float, kind: str) -> str:
     start = x if side > 0 else -x - w
     drawn = ""
     for k in range(int((start + y) // _GAP) + 1, math.ceil((start + y + w + h) / _GAP)):
-        c = k * _GAP  # where x + y = c enters and leaves the rectangle
+        c = k * _GAP  # the line x + y = c enters and leaves the rectangle here
         left, right = max(start, c - y - h), min(start + w, c - y)
         if right - left > 0.5:
             drawn += f"M{px(side * left)} {px(c - left)}L{px(side * right)} {px(c - right)}"
@@ -72,15 +72,15 @@ def cell(x: float, y: float, w: float, h: float, mark: str) -> str:
     return drawn
 
 
-# Advances of Helvetica in thousandths of the size; what is not listed counts as 556, or 667 if
-# upper case. `text` makes every font keep to them, so a width computed here is the width drawn.
+# Advances of Helvetica in thousandths of the size. Other characters count as 556, other capitals as
+# 667. `text` makes every font keep to them, so the computed width is the width drawn.
 _NARROW = dict.fromkeys(" !,./:;I[]\\ft", 278) | dict.fromkeys("ijl'|", 222)
 _NARROW |= dict.fromkeys("()-r`·", 333) | dict.fromkeys("cksvxyz", 500)
 _NARROW |= dict.fromkeys("+=<>×–", 584) | {"m": 833, "M": 833, "w": 722, "W": 944, "—": 1000}
 
 
 def text_width(words: str, size: float, mono: bool = False) -> float:
-    """How wide `text` draws these words."""
+    """The width in pixels of these words as `text` draws them."""
     if mono:
         return len(words) * 0.6 * size
     each = (_NARROW.get(c, 667 if c.isupper() else 556 if ord(c) < 0x2000 else 1000) for c in words)
@@ -98,9 +98,9 @@ def text(
     bold: bool = False,
     muted: bool = False,
 ) -> str:
-    """Words on one line. x is the start, middle or end; y the base.
+    """SVG of one line of text. x is its start, middle or end, by `anchor`; y is the base line.
 
-    `textLength` holds every font to the computed width.
+    `textLength` makes every font keep to the computed width.
     """
     if mono:
         words = words.replace("  ", "\N{NO-BREAK SPACE}" * 2)  # SVG joins spaces; columns are kept
@@ -114,7 +114,7 @@ def text(
 
 
 def legend(marks: Container[str], x: float, y: float, width: float) -> tuple[str, float]:
-    """Swatches with their meanings, wrapped to `width`; returns the drawing and its height."""
+    """Return swatches with their meanings, wrapped to `width`, and their height."""
     drawn, left, top, size = [], x, y, 11
     for name, mark in MARKS.items():
         if name not in marks:
@@ -130,32 +130,32 @@ def legend(marks: Container[str], x: float, y: float, width: float) -> tuple[str
 
 
 def code(words: str) -> str:
-    """Escaped, line breaks kept, with what stands between backticks as code."""
+    """Escape words for HTML, keep line breaks, and turn backticks into code elements."""
     pieces = html.escape(words).split("`")
     marked = [p if i % 2 == 0 else f"<code>{p}</code>" for i, p in enumerate(pieces)]
     return "".join(marked).replace("\n", "<br>")
 
 
 def tuple_words(values: Any) -> str:
-    """A shape or an index as Python writes it, None where an axis is squeezed."""
+    """A shape or an index as Python writes it; a squeezed axis is None."""
     entries = ", ".join(str(v) for v in values)
     return f"({entries},)" if len(values) == 1 else f"({entries})"
 
 
-def plural(count: int, one: str, many: str) -> str:
+def plural(count: int, singular: str, many: str) -> str:
     """A count and its noun: "1 step", "6 steps"."""
-    return f"{count:,} {one if count == 1 else many}"
+    return f"{count:,} {singular if count == 1 else many}"
 
 
 def document(
     width: float, height: float, body: str, title: str, description: str, rules: str = ""
 ) -> str:
-    """A standalone SVG file, card.svg: with paper of its own, dark where the reader prefers dark.
+    """A standalone SVG file on its own paper, from card.svg.
 
-    An image cannot know the theme of the page that embeds it, and its system's preference may be
-    the other one. On its own paper it is legible either way.
+    The paper is dark if the reader's system prefers dark colours. An image cannot know the theme
+    of the page around it, and on its own paper it is legible in both.
     """
     values = dict(title=html.escape(title), description=html.escape(description), rules=rules)
-    body = body.replace(f' font-family="{SANS}"', "")  # said once, for all of it
+    body = body.replace(f' font-family="{SANS}"', "")  # card.svg sets it for the whole file
     card = Path(__file__).with_name("card.svg").read_text(encoding="utf-8")
     return card.format(width=px(width), height=px(height), font=SANS, body=body, **values)

@@ -1,6 +1,6 @@
-"""The picture of one operand: its array cut into blocks, and where everything lies in pixels.
+"""The geometry of one operand's picture: an array, its blocks and its slices, in pixels.
 
-The last two axes are drawn, a vector as one row; along the others lie slices, side by side.
+The last two axes are drawn; a vector is one row. Slices along the other axes are side by side.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from puzzles._draw.palette import hatch, px, rect, text
 
 Box = tuple[float, float, float, float]  # x, y, width, height
 LONGEST = 160  # pixels of the longest axis of a launch's matrices
-SLICES = 12  # that are drawn side by side; of more, only the current one
+SLICES = 12  # drawn side by side at most; of more slices only the current one is drawn
 _ROW = 300  # pixels that they share
 EDGE = 26  # room for block numbers, and for a block outside the array
-_HANGING = 64  # pixels at most of what is beyond an edge: a block may be larger than its array
-_RIM = 8  # right and below, where nothing lies outside
-_UNTOUCHED = 480  # blocks that are hatched at most: of more, none is
+_HANGING = 64  # pixels at most beyond an edge: a block may be larger than its array
+_RIM = 8  # pixels to the right and below, if no block is outside
+_UNTOUCHED = 480  # hatched blocks at most; if there are more, none is hatched
 
 
 def views(data: Data, size: float = 1.0) -> list[Data]:
-    """Where each operand's blocks lie: one scale for all, so that equal lengths look equal.
+    """The geometry of each operand, on one scale, so that equal lengths look equal.
 
-    size: how large, beside a walk's. Of what is no picture, nothing.
+    size: the scale, relative to a grid timeline's. Operands without a picture get {}.
     """
     shapes = [o["shape"][-2:] for o in data["operands"] if "count" in o]
     longest = LONGEST if any(len(shape) > 1 for shape in shapes) else 160
     scale = size * longest / max([1, *itertools.chain(*shapes)])
     faulty = {f["operand"] for f in data["faults"]}
-    found: list[Data] = []
+    geometry: list[Data] = []
     for operand in data["operands"]:
         if "count" in operand:
             rim = EDGE if operand["name"] in faulty else _RIM
-            found.append(_view(operand, scale, size * _ROW, rim))
+            geometry.append(_view(operand, scale, size * _ROW, rim))
         else:
-            found.append(_still(operand, scale) if operand["role"] == "scratch" else {})
-    return found
+            geometry.append(_still(operand, scale) if operand["role"] == "scratch" else {})
+    return geometry
 
 
 def _still(operand: Data, scale: float) -> Data:
@@ -51,7 +51,7 @@ def _still(operand: Data, scale: float) -> Data:
 
 
 def _drawn(values: Sequence[int], missing: int) -> Sequence[int]:
-    """What belongs to the two axes that are drawn: rows and columns."""
+    """The values of the two axes that are drawn: rows and columns."""
     return (missing, missing, *values)[-2:]
 
 
@@ -81,7 +81,7 @@ def _view(operand: Data, scale: float, row: float, rim: float) -> Data:
 
 
 def _length(size: int, count: int, scale: float) -> float:
-    """Pixels of an axis: to scale, but never so thin that its blocks could not be told apart."""
+    """Pixels of an axis: to scale, but wide enough to distinguish its blocks."""
     return round(max(size * scale, min(LONGEST, max(22, 13 * count))), 1)
 
 
@@ -95,7 +95,7 @@ def slice_of(operand: Data, start: Sequence[int]) -> int:
 
 
 def place(view: Data, operand: Data, start: Sequence[int]) -> Box:
-    """x, y, width and height of the block from `start`; beside the array if it lies outside."""
+    """x, y, width and height of the block at `start`; next to the array if it is outside."""
     spot = 0 if view["one"] else slice_of(operand, start)
     top, left = _drawn(start, 0)
     y, h = _along(top, *view["axes"][0])
@@ -104,7 +104,7 @@ def place(view: Data, operand: Data, start: Sequence[int]) -> Box:
 
 
 def _along(first: int, whole: int, size: int, scale: float) -> tuple[float, float]:
-    """Where a block begins along an axis, and how long it is, in pixels."""
+    """The beginning and the length of a block along an axis, in pixels."""
     low, high = max(first, 0), min(first + size, whole)
     if high <= low:
         return (-18.0, 14.0) if first < 0 else (whole * scale + 4, 14.0)
@@ -112,16 +112,16 @@ def _along(first: int, whole: int, size: int, scale: float) -> tuple[float, floa
 
 
 def _hanging(view: Data, start: Sequence[int]) -> list[float]:
-    """Pixels of a block below the last row, and beside the last column."""
-    found = []
+    """Pixels of a block below the last row, and to the right of the last column."""
+    lengths = []
     for first, (whole, size, scale) in zip(_drawn(start, 0), view["axes"], strict=True):
         over = first + size - whole if first < whole else 0
-        found.append(min(max(over, 0) * scale, _HANGING))
-    return found
+        lengths.append(min(max(over, 0) * scale, _HANGING))
+    return lengths
 
 
 def beyond(view: Data, operand: Data, start: Sequence[int]) -> str:
-    """What of a block hangs over the edge, to the right and below."""
+    """The part of a block that hangs over the edge, to the right and below."""
     x, y, w, h = place(view, operand, start)
     below, right = _hanging(view, start)
     drawn = rect(x + w, y, right, h) * (right > 0)
@@ -129,18 +129,18 @@ def beyond(view: Data, operand: Data, start: Sequence[int]) -> str:
 
 
 def untouched(view: Data, operand: Data) -> dict[int, list[str]]:
-    """Slice -> areas and hatching of the blocks that no step touches, unless they are too many."""
-    found: dict[int, list[str]] = {}
+    """Slice -> areas and hatching of its untouched blocks; {} if there are too many."""
+    areas: dict[int, list[str]] = {}
     if len(operand["never"]) > _UNTOUCHED:
-        return found
+        return areas
     for number in operand["never"]:
         index = np.unravel_index(number, operand["counts"])
         start = [int(n) * size for n, size in zip(index, operand["sizes"], strict=True)]
         box = place(view, operand, start)
-        drawn = found.setdefault(slice_of(operand, start) if view["one"] else 0, ["", ""])
+        drawn = areas.setdefault(slice_of(operand, start) if view["one"] else 0, ["", ""])
         drawn[0] += rect(*box)
         drawn[1] += hatch(*box, "/")
-    return found
+    return areas
 
 
 def frame(view: Data) -> str:
@@ -183,14 +183,14 @@ def _label(x: float, y: float, words: str, anchor: str = "middle") -> str:
 
 
 def _cuts(whole: int, size: int, scale: float) -> list[float]:
-    """Where an axis is cut, in pixels, ends included; nothing where cuts would run together."""
+    """The cuts of an axis in pixels, with both ends; [] if they would run together."""
     if size * scale < 3.5 and size < whole:
         return []
     return [first * scale for first in range(0, whole, max(1, size))] + [whole * scale]
 
 
 def _numbered(cuts: list[float]) -> Iterable[tuple[str, float]]:
-    """(number, middle) of the blocks between cuts: of all, or of as many as have room."""
+    """Yield (number, middle) of the blocks between cuts that have room for a number."""
     wide = 7.0 * len(str(len(cuts) - 2)) + 6
     every = math.ceil(wide / max(1.0, cuts[1])) if len(cuts) > 1 else 1
     for number, (a, b) in enumerate(itertools.pairwise(cuts)):

@@ -1,4 +1,4 @@
-"""A walk as plain text: for terminals, and below the picture."""
+"""A launch as plain text, for terminals and below its picture."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from puzzles._rules import sentence
 
 
 def walk_text(data: Data) -> str:
-    """What the picture comes to: faults, what each operand moves, the totals."""
+    """The picture in words: faults, the traffic of each operand, and totals."""
     parts = [title(data), *(f"✗ {fault['says']}" for fault in data["faults"])]
     copied = copies_text(data["copies"]) if data["copies"] else []
     return "\n".join([*parts, *summary(data), *copied])
@@ -23,7 +23,7 @@ def title(data: Data) -> str:
 
 
 def summary(data: Data) -> list[str]:
-    """One line for each operand, and one for the totals."""
+    """A line for each operand, and a line with the totals."""
     lines = []
     for operand in data["operands"]:
         words = " ".join(describe(operand)).strip()
@@ -33,7 +33,7 @@ def summary(data: Data) -> list[str]:
 
 
 def working(data: Data) -> str:
-    """In how many steps the body computes."""
+    """A sentence on the number of steps in which the body computes."""
     if data["busy"] is None:
         return "The body does no floating-point arithmetic"
     steps = plural(data["steps"], "step", "steps")
@@ -41,7 +41,7 @@ def working(data: Data) -> str:
 
 
 def describe(operand: Data) -> tuple[str, str]:
-    """Shape and dtype; how it is cut, empty if it never is."""
+    """Shape and dtype of an operand, and its blocks; "" if it has no blocks."""
     words = f"{tuple_words(operand['shape'])} {operand['dtype']}"
     if operand["role"] not in ("input", "output"):
         return words, ""
@@ -60,7 +60,7 @@ def _totals(operand: Data) -> str:
 
 
 def still_words(operand: Data) -> str:
-    """What happens to an operand that does not move in blocks."""
+    """A phrase on an operand that does not move in blocks."""
     if operand["role"] == "scalar":
         return f"prefetched to SMEM once, {amount(operand['bytes'])}"
     if operand["role"] == "any":

@@ -8,7 +8,7 @@ import pytest
 
 import puzzles
 from puzzles import _draw
-from puzzles._draw.book import Book
+from puzzles._draw.frames import Frames
 from puzzles._draw.iterations import map_of, product_of
 from puzzles._draw.palette import MARKS
 
@@ -39,7 +39,7 @@ def test_another_launch_is_no_matmul(name: str) -> None:
 
 def test_a_map_has_a_cell_for_each_step_and_shows_which_compute() -> None:
     data = walk("causal_attention")
-    drawn = map_of(data, Book("grid step", data["kept"], 0))
+    drawn = map_of(data, Frames("grid step", data["kept"], 0))
     assert "o_ref block" in drawn
     assert "k_ref block" in drawn
     off, on = (re.search(rf'class="pz-{name}" d="([^"]*)"', drawn)[1] for name in ("off", "on"))
