@@ -1,4 +1,4 @@
-"""python -m puzzles examine, for everybody's kernels; new | build | verify, for authors."""
+"""python -m puzzles examine, for your kernels; new, record, edit, verify, build, for authors."""
 
 from __future__ import annotations
 
@@ -41,6 +41,20 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--quick", action="store_true", help="one random key, nothing compiled")
     verify.add_argument("--fresh", action="store_true", help="prove again what was proven before")
     verify.add_argument("names", metavar="NAME", nargs="*", help="puzzles, ladders; all by default")
+
+    record = commands.add_parser("record", help="add an answer that somebody wrote to a puzzle")
+    record.set_defaults(
+        run=lambda given: _author.record(given.puzzle, given.answer, given.name, given.says)
+    )
+    record.add_argument("puzzle", metavar="PUZZLE")
+    record.add_argument("answer", metavar="FILE", help="code, a notebook, an issue; - for stdin")
+    record.add_argument("--name", default="", help="a kernel that NAME; by default the file's name")
+    record.add_argument("--says", default="", help="why its numbers are wrong, and the remedy")
+
+    edit = commands.add_parser("edit", help="a known answer beside the solution, and its verdict")
+    edit.set_defaults(run=lambda given: _author.edit(given.puzzle, given.name))
+    edit.add_argument("puzzle", metavar="PUZZLE")
+    edit.add_argument("name", metavar="NAME", help="its name, or a part of it")
 
     rules = commands.add_parser("rules", help="why answers are refused, and how often on record")
     rules.set_defaults(run=lambda given: _rules.listed())

@@ -116,8 +116,8 @@ def measures() -> list[Measure]:
     fields = Launch.__dataclass_fields__
     tests = sum(one.read_text("utf-8").count("\n") for one in (ROOT / "tests").rglob("*.py"))
     return [
-        Measure("lines of the engine", wings().total(), 13_000, 16_050),
-        Measure("lines of tests", tests, 14_000, 15_900),
+        Measure("lines of the engine", wings().total(), 13_000, 16_200),
+        Measure("lines of tests", tests, 14_000, 16_000),
         Measure("names of jax._src", len(private), 16, 10, sorted(private)),
         Measure("patches of JAX", len(patched), 4, 3, sorted(patched)),
         Measure("fields of Launch", len(fields), 14, 14, fields),

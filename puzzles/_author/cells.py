@@ -132,6 +132,8 @@ def leaks(puzzle: Puzzle) -> Iterator[str]:
     A find-the-bug rung shows the lines that its bug leaves alone. Lines without a name of their
     own, such as `else:` or `])`, and those that only open a call or a list give nothing away.
     """
+    if "\nPUZZLE = " in puzzle.text:
+        yield problem(puzzle.place("PUZZLE = ", author=False), "author cell shown")
     cells = rung_cells(puzzle, 1, Repository("https://github.com/owner/name", "branch"))
     meant = puzzle.starter_text if puzzle.starter else ""
     meant_lines = {" ".join(line.split()) for line in meant.splitlines()}

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import jax
 
-from puzzles._author import scaffold
+from puzzles._author import recording, scaffold
 from puzzles._author.repository import BuildError, project
 from puzzles._author.review import ladders_of, missing
 from puzzles._jax import has_tpu
-from puzzles._rules import to_author
+from puzzles._ladders import find
+from puzzles._rules import RECORD, to_author
 
 
 def look_for_no_tpu() -> None:
@@ -69,6 +70,32 @@ def build(check: bool = False) -> int:
         return 1
     if not stale:
         print("everything is up to date")
+    return 0
+
+
+def record(puzzle: str, answer: str, name: str, says: str) -> int:
+    """Append an answer to a puzzle's record and print the verdict on it; 1 if that does not hold.
+
+    answer: the file that holds it, "-" for what is typed. name: without one, the file's.
+    """
+    text = sys.stdin.read() if answer == "-" else Path(answer).read_text(encoding="utf-8")
+    name = name or Path(answer).stem.replace("_", " ").replace("-", " ").strip()
+    if len(name.split()) < 2:
+        raise BuildError(to_author("answer without a name", name=name))
+    change, changed = recording.recorded(find(puzzle), text, name, says)
+    print(f"wrote {os.path.relpath(changed.record_path)}")
+    print(recording.shown(changed, change))
+    if problem := recording.problem_of(changed, change):
+        print(f"\nBAD {problem}")
+        return 1
+    if (project() / RECORD).exists():
+        print(f"\nnext: make verdicts NAMES={changed.name}")
+    return 0
+
+
+def edit(puzzle: str, name: str) -> int:
+    """Print a known mistake or an alternative as a change of the solution, and its verdict."""
+    print(recording.shown(find(puzzle), recording.find_answer(find(puzzle), name)))
     return 0
 
 

@@ -1,0 +1,176 @@
+"""A whole answer, as somebody wrote it, as the smallest change of the solution."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+
+from puzzles import _regions
+from puzzles._author.repository import BuildError
+from puzzles._puzzle import Puzzle, load
+from puzzles._rules import to_author
+
+Hunk = tuple[int, int, list[str]]  # the first line to replace, the line after the last, new lines
+_FENCED = re.compile(r"^```(?:python|py)?[ ]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_SETUP = (files("puzzles._author") / "setup.txt").read_text(encoding="utf-8")
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_MUCH = 0.6  # of a function's lines: with more of them changed, its whole code is easier to read
+
+
+@dataclass(frozen=True)
+class Change:
+    """An answer as edits of the puzzle's text, and code that stands after it."""
+
+    edits: tuple[tuple[str, str], ...]
+    code: str
+
+
+def change_of(puzzle: Puzzle, answer: str) -> Change:
+    """The smallest change that makes a puzzle's text this answer; BuildError if there is none.
+
+    answer: cells, a notebook or an issue with fenced code. Functions of the puzzle that it does not
+    define stay as they are; calls such as `check(...)` are left out.
+    """
+    code = code_in(puzzle, answer)
+    try:
+        tree = ast.parse(code)
+    except SyntaxError as error:
+        raise BuildError(to_author("answer does not parse", error=error)) from None
+    lines, there = code.splitlines(), {ast.dump(node) for node in ast.parse(puzzle.text).body}
+    new = [node for node in tree.body if ast.dump(node) not in there]
+    kept = [node for node in new if not isinstance(node, (ast.Expr, *_IMPORTS))]
+    if not kept:
+        raise BuildError(to_author("answer changes nothing", name=puzzle.name))
+    imports = _imports_for(puzzle, tree, kept)
+    ours = _regions.functions(puzzle.text)
+    changed = {n.name: n for n in kept if isinstance(n, ast.FunctionDef) and n.name in ours}
+    others = [*imports, *(_source(lines, one) for one in kept if one not in changed.values())]
+    text, edits = puzzle.text, list[tuple[str, str]]()
+    for node in changed.values():
+        source = f"{_source(lines, node)}\n".splitlines(keepends=True)
+        own = tuple(_edits(text, _hunks(text, source, node)))
+        text, edits = _regions.edit(text, own), [*edits, *own]
+    written = sum(theirs.count("\n") + 1 for _, theirs in edits)
+    whole = sum((node.end_lineno or 0) - node.lineno + 1 for node in changed.values())
+    code = "".join(f"{one}\n" for one in others)
+    if written <= _MUCH * whole and _defines(puzzle, f"{text}\n{code}"):
+        return Change(tuple(edits), code)
+    parts = ["\n".join(imports)] * bool(imports) + [_source(lines, one) for one in kept]
+    return Change((), "\n\n\n".join(parts) + "\n")
+
+
+def _imports_for(puzzle: Puzzle, answer: ast.Module, kept: list[ast.stmt]) -> list[str]:
+    """The imports that an answer needs and the puzzle's module lacks: its own, the setup cell's."""
+    setup = re.sub(r"(?m)^ *%.*$", "", _SETUP.format(install="", installed=True, first=""))
+    given = [*ast.walk(ast.parse(setup)), *answer.body]
+    found = {
+        alias.asname or alias.name.partition(".")[0]: _import(node, alias)
+        for node in given
+        if isinstance(node, _IMPORTS)
+        for alias in node.names
+    }
+    used = {node.id for one in kept for node in ast.walk(one) if isinstance(node, ast.Name)}
+    bound = set(load(puzzle, puzzle.text, "solution"))
+    return [line for name, line in found.items() if name in used - bound]
+
+
+def _import(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
+    if isinstance(node, ast.Import):
+        return ast.unparse(ast.Import([alias]))
+    return ast.unparse(ast.ImportFrom(node.module, [alias], node.level))
+
+
+def code_in(puzzle: Puzzle, answer: str) -> str:
+    """The code of an answer: fenced blocks, the text itself, or, of a notebook, the cells that
+    define a function of the puzzle's.
+    """
+    if answer.lstrip().startswith("{"):
+        texts = ["".join(one["source"]) for one in json.loads(answer)["cells"]]
+        answer = "\n\n".join(one for one in texts if _defined(one) & _defined(puzzle.text))
+    elif fenced := _FENCED.findall(answer.replace("\r\n", "\n")):
+        answer = "\n\n".join(map(textwrap.dedent, fenced))
+    return re.sub(r"(?m)^[ ]*[%!].*\n?", "", textwrap.dedent(f"{answer.rstrip()}\n"))
+
+
+def _defined(text: str) -> set[str]:
+    return set(re.findall(r"(?m)^def (\w+)\(", text))
+
+
+def _source(lines: list[str], node: ast.stmt) -> str:
+    decorators = getattr(node, "decorator_list", [])
+    first = min([node.lineno, *(one.lineno for one in decorators)])
+    return "\n".join(lines[first - 1 : node.end_lineno])
+
+
+def _hunks(text: str, theirs: list[str], node: ast.FunctionDef) -> list[Hunk]:
+    """The lines of a text to replace so that its function of this name becomes theirs."""
+    lines, ours = text.splitlines(keepends=True), _regions.functions(text)[node.name]
+    first = min([ours.lineno, *(one.lineno for one in ours.decorator_list)]) - 1
+    marks = (_regions.BEGIN, _regions.END)
+    own = [n for n in range(first, ours.end_lineno or 0) if lines[n].strip() not in marks]
+    matcher = difflib.SequenceMatcher(None, [lines[n] for n in own], theirs, autojunk=False)
+    hunks: list[Hunk] = []
+    for tag, i, j, k, m in matcher.get_opcodes():
+        start = own[i] if i < len(own) else own[-1] + 1
+        if tag != "equal":
+            hunks.append((start, own[j - 1] + 1 if j > i else start, theirs[k:m]))
+    for hunk in hunks.copy():  # some change only layout or comments
+        rest = [one for one in hunks if one is not hunk]
+        if _is(_with(lines, rest), node):
+            hunks = rest
+    return hunks
+
+
+def _with(lines: list[str], hunks: list[Hunk]) -> str:
+    """A text with hunks replaced."""
+    lines = lines.copy()
+    for start, end, new in reversed(hunks):
+        lines[start:end] = new
+    return "".join(lines)
+
+
+def _is(text: str, node: ast.FunctionDef) -> bool:
+    """Whether a text's function of this name is this one, layout and comments aside."""
+    try:
+        return _regions.same_code(_regions.functions(text)[node.name], node)
+    except (SyntaxError, KeyError):
+        return False
+
+
+def _edits(text: str, hunks: list[Hunk]) -> Iterator[tuple[str, str]]:
+    """Each hunk as an edit whose lines occur once in the text that the edits before it gave."""
+    lines, moved = text.splitlines(keepends=True), 0
+    for first, last, new in hunks:
+        start, end = first + moved, last + moved
+        low, high = start, end
+        while low == high or "".join(lines).count("".join(lines[low:high])) != 1:
+            up = (high - end >= start - low or high == len(lines)) and low > 0
+            low, high = (low - 1, high) if up else (low, high + 1)
+        old, changed = lines[low:high], [*lines[low:start], *new, *lines[end:high]]
+        lines[low:high] = changed
+        moved += len(new) - (end - start)
+        yield _shortest("".join(lines), "".join(old), "".join(changed))
+
+
+def _shortest(after: str, old: str, new: str) -> tuple[str, str]:
+    """An edit of one line without the indentation and the end of the line, if it occurs once so."""
+    before = after.replace(new, old, 1)
+    if old.count("\n") == new.count("\n") == 1:
+        short, other = old.strip(), new.strip()
+        if before.count(short) == 1 and before.replace(short, other) == after:
+            return short, other
+    return old, new
+
+
+def _defines(puzzle: Puzzle, text: str) -> bool:
+    try:
+        load(puzzle, text, "answer")
+    except NameError:
+        return False
+    return True
