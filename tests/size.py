@@ -116,7 +116,7 @@ def measures() -> list[Measure]:
     fields = Launch.__dataclass_fields__
     tests = sum(one.read_text("utf-8").count("\n") for one in (ROOT / "tests").rglob("*.py"))
     return [
-        Measure("lines of the engine", wings().total(), 13_000, 16_200),
+        Measure("lines of the engine", wings().total(), 13_000, 16_400),
         Measure("lines of tests", tests, 14_000, 16_000),
         Measure("names of jax._src", len(private), 16, 10, sorted(private)),
         Measure("patches of JAX", len(patched), 4, 3, sorted(patched)),
