@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import html
 import os
+import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import jax
 
 from puzzles import _progress, _regions
+from puzzles._draw import BLUE, FAINT, GREEN, bar, card, paragraph, source
 from puzzles._judge import Verdict, is_function, judge, shown, unwrap
 from puzzles._ladders import UnknownPuzzle, find, ladder_module, ladders
 from puzzles._puzzle import Puzzle
@@ -122,7 +124,8 @@ def hint(fn: Callable | str) -> None:
     shown, total = _hinted.get(puzzle.name, 0), len(puzzle.hints)
     _hinted[puzzle.name] = shown + 1
     number, again = shown % total, ", again from the first" if shown and not shown % total else ""
-    say(f"hint {number + 1} of {total} for {puzzle.name}{again}: {puzzle.hints[number]}")
+    title, words = f"hint {number + 1} of {total} for {puzzle.name}{again}", puzzle.hints[number]
+    display(f"{title}: {words}", card(BLUE, title, [paragraph(words)]))
 
 
 def solution(fn: Callable | str) -> None:
@@ -135,17 +138,41 @@ def solution(fn: Callable | str) -> None:
     cells = [body for _, body in _regions.split_cells(puzzle.text) if _regions.BEGIN in body]
     code = "\n".join(_regions.without_marks(cell).strip() for cell in cells)
     why = " ".join(puzzle.explain.split())
-    text = f"{code}\n\nWhy it works: {why}"
-    display(text, f"{_pre(code)}<p>{html.escape(why)}</p>")
+    title = f"One solution of {puzzle.name}"
+    page = card(BLUE, title, [source(code), paragraph(f"Why it works: {why}")])
+    display(f"{code}\n\nWhy it works: {why}", page)
 
 
 def progress() -> None:
     """Show which puzzles of each ladder are solved, and how long that is remembered."""
-    lines = []
+    lines, rows = [], []
     for name in ladders():
-        if bar := _bar(ladder_module(name).RUNGS):
-            lines.append(f"{name}: {bar.count('■')} of {len(bar)} solved {bar}")
-    say("\n".join([*lines, _progress.where()]))
+        names = ladder_module(name).RUNGS
+        if squares := _bar(names):
+            done, total = squares.count("■"), len(squares)
+            lines.append(f"{name}: {done} of {total} solved {squares}")
+            ahead = next((f" Next: {_link(each)}" for each in _left(names)), " All solved.")
+            rows.append(
+                f'<div style="margin-top:6px">{bar(done, total)} <b>{name}</b>: {done} of {total} '
+                f"solved.{ahead}</div>"
+            )
+    where = _progress.where()
+    page = card(GREEN, "Your progress", [*rows, paragraph(where, FAINT)])
+    display("\n".join([*lines, where]), page)
+
+
+def _left(names: Sequence[str]) -> list[str]:
+    """The puzzles that are not solved yet, in order."""
+    return [name for name in names if name not in _progress.solved()]
+
+
+def _link(name: str) -> str:
+    """A link to a puzzle's heading in its notebook, by the id that JupyterLab gives to it."""
+    puzzle = find(name)
+    number = tuple(ladder_module(puzzle.ladder).RUNGS).index(name) + 1
+    heading = next((m[1] for m in re.finditer("^# ## (.+)$", puzzle.text, re.MULTILINE)), name)
+    anchor = html.escape(f"{number}. {heading}".replace(" ", "-"), quote=True)
+    return f'<a href="#{anchor}" style="color:inherit">{html.escape(name)}</a>'
 
 
 def _bar(rungs: tuple[str, ...]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 # stands without its outline, have a contrast of at least 3 on white and on #111: no theme needs
 # to be known. Text is never coloured; it is `currentColor`, as are all neutral marks.
 BLUE, SKY, GREEN, PURPLE, VERMILLION = "#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#D55E00"
-INK = "currentColor"
+INK, GREY = "currentColor", "#888888"
 COLOURS = dict(BLUE=BLUE, SKY=SKY, GREEN=GREEN, PURPLE=PURPLE, VERMILLION=VERMILLION, INK=INK)
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"

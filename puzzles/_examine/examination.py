@@ -6,8 +6,9 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
+from puzzles._draw import BLUE, FAINT, GREEN, GREY, VERMILLION, card, fold, paragraph, source
 from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch
-from puzzles._receipt import receipt_text
+from puzzles._receipt import receipt_html, receipt_text
 from puzzles._rules import address
 
 _MARKS = {ERROR: "✗", WARNING: "!", NOTE: "·"}
@@ -73,7 +74,23 @@ class Examination:
             parts.append(f"{'each kind':<11} {address('').rstrip('#')}")
         return "\n".join(parts)
 
-    __repr__ = __str__  # what a notebook shows
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The examination as a card, for a notebook: findings first, the rest folded."""
+        if self.unread:
+            return card(GREY, self.headline, [paragraph(self.unread)])
+        parts = [_block(finding) for finding in self.findings]
+        parts.append(
+            fold("receipt", receipt_html(receipt_text(self.launches, self.chips[0], limits=True)))
+        )
+        scope = {"looked for": self.looked, "not for": self.not_looked, "ignored": self.ignored}
+        lines = [
+            paragraph(f"{label}: {line}", FAINT) for label, each in scope.items() for line in each
+        ]
+        parts.append(fold("what was looked for, and what was not", "".join(lines)))
+        colour = {ERROR: VERMILLION, WARNING: BLUE}.get(self.worst, GREEN)
+        return card(GREY if self.unseen and not self.findings else colour, self.headline, parts)
 
     def to_json(self) -> str:
         """The examination as JSON: findings with all their fields, launches with their counts."""
@@ -89,6 +106,20 @@ def _where(one: Finding) -> str:
     """Its kind, and what of launch, operand, step and chips it names."""
     step = f"step {one.step}" if one.step else ""
     return " · ".join(filter(None, (one.kind, one.launch, one.operand, step, ", ".join(one.chips))))
+
+
+def _block(finding: Finding) -> str:
+    """A finding as HTML: its place, the message, the remedy and the line."""
+    remedy = paragraph(f"→ {finding.remedy}") if finding.remedy else ""
+    line = source(finding.line) if finding.line else ""
+    link = (
+        f'<a href="{address(finding.kind)}" target="_blank" style="color:inherit">what it means</a>'
+    )
+    title = paragraph(f"{_MARKS[finding.severity]} {_where(finding)}", "font-weight:600")
+    return (
+        f'<div style="margin-top:10px">{title}{paragraph(finding.says)}{remedy}{line}'
+        f'<div style="{FAINT}">{link}</div></div>'
+    )
 
 
 def _text(one: Finding) -> str:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import html
 import os
+import runpy
 import shutil
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -22,7 +23,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
 import puzzles
-from puzzles import _draw, _show
+from puzzles import _check, _draw, _show
 from puzzles._puzzle import starter_function
 from puzzles._receipt import receipt_html, receipt_text
 
@@ -313,7 +314,30 @@ def _sweep_of_tiles() -> str:
     return "<style>pre{white-space:pre-wrap;margin:0;font-size:12px}</style>" + "".join(said)
 
 
+def _said(call: Callable[[], None]) -> str:
+    """The page that one of the functions for learners displays."""
+    pages: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_check, "display", lambda text, page: pages.append(page))
+        call()
+    return "".join(pages)
+
+
+def _examined() -> str:
+    """What `examine` shows of a kernel with two faults."""
+    shape = jax.ShapeDtypeStruct((384, 384), jnp.float32)
+    kernels = runpy.run_path(str(ROOT / "docs" / "kernels.py"))
+    return puzzles.examine(kernels["matmul"], shape, shape)._repr_html_()
+
+
 SHOWN = {
+    "examination": _examined,
+    "solution": lambda: _said(lambda: puzzles.solution("tiled_matmul")),
+    "hint": lambda: _said(lambda: puzzles.hint("row_sum")),
+    "progress": lambda: _said(puzzles.progress),
+    "matmul": lambda: _walk("tiled_matmul"),
+    "map": lambda: _walk("causal_attention"),
+    "vectors": lambda: _walk("vector_add"),
     "pass": lambda: _verdict_on("tiled_matmul", "tiled_matmul"),
     "refusal": lambda: _verdict_on("matmul_bf16", "tiled_matmul"),
     "receipt": _receipts,
@@ -379,24 +403,71 @@ _OVERLAP = (
 )
 
 
+# An arrow that begins a line: the body it leads to, or the operands it comes from, are elsewhere.
+_ORPHANS = """() => [...document.querySelectorAll('.pz-arrow')].filter(arrow => {
+  if (!arrow.checkVisibility()) return false;
+  const board = arrow.closest('.pz-board'), at = arrow.getBoundingClientRect();
+  return ![...board.querySelectorAll('.pz-panel')].some(panel => {
+    const box = panel.getBoundingClientRect();
+    const beside = arrow.nextElementSibling ? box.right <= at.left + 1 : box.left >= at.right - 1;
+    return beside && box.top < at.bottom && box.bottom > at.top;
+  });
+}).length"""
+
+# Lines of prose that break inside a word.
+_BROKEN = (
+    f"() => {{ {_TEXTS}"
+    + """
+  const found = [], range = document.createRange();
+  for (const [node, rects] of texts()) {
+    if (rects.length < 2 || ['pre', 'nowrap'].includes(getComputedStyle(node.parentElement).whiteSpace)) continue;
+    for (const word of node.data.matchAll(/[a-zA-Z]{2,}/g)) {
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      if (range.getClientRects().length > 1) found.push(word[0]);
+    }
+  }
+  return found;
+}"""
+)
+
+
 @pytest.mark.parametrize("name", SHOWN)
 @pytest.mark.parametrize(("paper", "ink"), [("#ffffff", "#1f2328"), ("#111111", "#e6edf3")])
-def test_nothing_is_cut_on_a_narrow_page(
-    name: str, paper: str, ink: str, page: Page, tmp_path: Path
+@pytest.mark.parametrize("width", [400, 620, 850, 1280])  # a phone, Colab, JupyterLab, a desktop
+def test_nothing_is_cut_at_any_width(
+    width: int, name: str, paper: str, ink: str, page: Page, tmp_path: Path
 ) -> None:
     file = tmp_path / "narrow.html"
     file.write_text(
         f"<meta charset=utf-8><body style='background:{paper};color:{ink};font:14px sans-serif'>"
         + SHOWN[name]()
     )
-    page.set_viewport_size({"width": 400, "height": 900})
+    page.set_viewport_size({"width": width, "height": 900})
     page.goto(file.as_uri())
     for fold in page.locator("summary").all():
         fold.click()
     assert page.evaluate(_CUT) == []
     assert page.evaluate(_OVERLAP) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    _shot(page, f"7-narrow_{name}-{ink[1:]}")
+    assert page.evaluate(_BROKEN) == []
+    assert page.evaluate(_ORPHANS) == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    _shot(page, f"7-{name}-{width}-{ink[1:]}")
+
+
+def test_an_orphaned_arrow_is_found(page: Page, tmp_path: Path) -> None:
+    page.set_viewport_size({"width": 850, "height": 900})
+    page.set_content(_walk("vector_add"))
+    assert page.evaluate(_ORPHANS) == 0
+    page.add_style_tag(content=".pz-board{display:block!important}")
+    assert page.evaluate(_ORPHANS) > 0
+
+
+def test_a_broken_word_is_found(page: Page) -> None:
+    page.set_content("<div style='width:200px'>a wonderful kernel, and another one</div>")
+    assert page.evaluate(_BROKEN) == []
+    page.set_content("<div style='width:40px;word-break:break-all'>a wonderful kernel</div>")
+    assert page.evaluate(_BROKEN) != []
 
 
 def test_what_is_cut_is_found(page: Page) -> None:
