@@ -30,6 +30,7 @@ from puzzles._author import gate
 from puzzles._judge import Case, cases, execute, judge, judging, numbers
 from puzzles._launch import trace_call
 from puzzles._puzzle import load
+from puzzles._record import edits_of
 
 EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
 SECONDS = 60  # a change can make a loop endless
@@ -52,8 +53,10 @@ def _alarm(*_: object) -> None:
 def equivalents(name: str) -> dict[tuple[str, str], str]:
     """Why a change of a rung is right, by the solution's line and the change."""
     listed = tomllib.loads(EQUIVALENTS.read_text(encoding="utf-8"))["equivalent"]
-    mine = (one for one in listed if one["rung"] == name)
-    return {(one["line"], change): one["why"] for one in mine for change in one["changes"]}
+    own = [one for one in listed if one["puzzle"] == name]
+    return {
+        (one["line"], f"{old} -> {new}"): one["why"] for one in own for old, new in edits_of(one)
+    }
 
 
 def results(case: Case, fn: Callable) -> Results:

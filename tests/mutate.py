@@ -72,7 +72,8 @@ def mutants(text: str) -> Iterator[Mutant]:
         edits = [(key, new, f"{_shown(node)} -> {_shown(new)}") for new in changes(node)]
         after = holder[key + 1 : key + 2] if isinstance(node, ast.stmt) else []
         for other in filter(inside, after):  # a `pl.when` before or after what it should not
-            swap = " <-> ".join(ast.unparse(one).splitlines()[0] for one in (node, other))
+            one, two = (ast.unparse(part).splitlines()[0] for part in (node, other))
+            swap = f"{one}; {two} -> {two}; {one}"
             edits.append((slice(key, key + 2), [other, node], swap))
         for place, new, change in edits:
             was, holder[place] = holder[place], new

@@ -15,6 +15,7 @@ import production
 from production import FLASH, GMM, MATMUL, PAGED, SPLASH
 
 from puzzles import Finding
+from puzzles._record import edits_of
 
 MODULES = dict(gmm=GMM, matmul=MATMUL, flash=FLASH, splash=SPLASH, paged=PAGED)
 _numbers = itertools.count()
@@ -26,14 +27,14 @@ class Planted:
 
     place: str
     make: str
-    old: str
-    new: str
+    edit: tuple[str, str]
     kind: str
     about: str
 
     @property
     def name(self) -> str:
-        what = self.new.strip() or f"without {self.old.strip()}"
+        old, new = map(str.strip, self.edit)
+        what = new or f"without {old}"
         return f"{self.make}: {' '.join(what.split())}"
 
     def found_by(self, finding: Finding) -> bool:
@@ -44,8 +45,8 @@ class Planted:
     def launch(self) -> tuple:
         """(function, *arguments) with the fault in it."""
         if self.place == "launches":
-            return getattr(edited(launches, self.old, self.new), self.make)()
-        module = edited(importlib.import_module(self.place), self.old, self.new)
+            return getattr(edited(launches, *self.edit), self.make)()
+        module = edited(importlib.import_module(self.place), *self.edit)
         return getattr(production, self.make)(module)
 
 
@@ -64,6 +65,7 @@ def edited(module: types.ModuleType, old: str, new: str) -> types.ModuleType:
 
 LISTED = tomllib.loads(Path(__file__).with_name("planted.toml").read_text(encoding="utf-8"))
 PLANTED = tuple(
-    Planted(**{**fault, "place": MODULES.get(fault["place"], fault["place"])})
-    for fault in LISTED["fault"]
+    Planted(MODULES.get(row["place"], row["place"]), row["make"], edit, row["kind"], row["about"])
+    for row in LISTED["fault"]
+    for edit in edits_of(row)
 )

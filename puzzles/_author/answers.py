@@ -17,7 +17,7 @@ from puzzles._puzzle import Puzzle, load
 from puzzles._rules import to_author
 
 Hunk = tuple[int, int, list[str]]  # the first line to replace, the line after the last, new lines
-_FENCED = re.compile(r"^```(?:python|py)?[ ]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(r"^```(\w*)[ ]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 _SETUP = (files("puzzles._author") / "setup.txt").read_text(encoding="utf-8")
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _MUCH = 0.6  # of a function's lines: with more of them changed, its whole code is easier to read
@@ -94,7 +94,7 @@ def code_in(puzzle: Puzzle, answer: str) -> str:
         texts = ["".join(one["source"]) for one in json.loads(answer)["cells"]]
         answer = "\n\n".join(one for one in texts if _defined(one) & _defined(puzzle.text))
     elif fenced := _FENCED.findall(answer.replace("\r\n", "\n")):
-        answer = "\n\n".join(map(textwrap.dedent, fenced))
+        answer = "\n\n".join(code for kind, code in fenced if kind in ("", "py", "python"))
     return re.sub(r"(?m)^[ ]*[%!].*\n?", "", textwrap.dedent(f"{answer.rstrip()}\n"))
 
 

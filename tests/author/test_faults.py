@@ -10,6 +10,7 @@ import sample
 from planted import FRONT, Rung, verified
 
 from puzzles._author import repository, review, scaffold
+from puzzles._record import edits_of
 
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
@@ -22,13 +23,13 @@ def told(rung: Rung, tmp_path: Path):
     """What `verify --quick` says of the scaffold's rung with a fault, and of its ladder."""
 
     def verify(fault: dict) -> list[str]:
-        edits, front = list(fault.get("edits", ())), FRONT.format('"toy_warm_up",')
+        edits, front = list(edits_of(fault)), FRONT.format('"toy_warm_up",')
         texts = [scaffold.rung_text("toy_warm_up", suffix=end) for end in (".py", ".toml")]
         for first, last in fault.get("cut", ()):
             text = next(text for text in texts if first in text)
             start = text.index(first)
             edits.append((text[start : text.index(last, start)], ""))
-        for old, new in fault.get("front", ()):
+        for old, new in edits_of({"edits": fault.get("front", ())}):
             assert old in front, old
             front = front.replace(old, new)
         for name in fault.get("files", ()):

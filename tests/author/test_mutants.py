@@ -37,7 +37,8 @@ def test_each_kind_of_slip_is_made_inside_the_region_alone() -> None:
         "x_ref[...] - 2 -> 2 - x_ref[...]",
         "x_ref[...] - 2 -> x_ref[...]",
         "o_ref[...] += x_ref[...] - 2 -> pass",
-        "@pl.when(i == 0) <-> o_ref[...] += x_ref[...] - 2",
+        "@pl.when(i == 0); o_ref[...] += x_ref[...] - 2"
+        " -> o_ref[...] += x_ref[...] - 2; @pl.when(i == 0)",
     } <= made
     assert any("pl.when(False)" in one.text for one in mutants(TEXT))
     assert not any("128" in change for change in made)

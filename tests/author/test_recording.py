@@ -78,7 +78,8 @@ def test_an_answer_is_read_from_an_issue_and_from_a_notebook(rung: Rung) -> None
     puzzle = rung()
     code = KERNEL.format("pltpu.sync_copy(x_ref, o_ref)") + "\ncheck(toy_warm_up)\n"
     cells = [dict(cell_type="code", source=["x = 1\n"]), dict(cell_type="code", source=[code])]
-    issue = f"My answer was refused:\r\n\r\n```python\r\n{code}```\r\nWhy?"
+    parts = {"python": code, "text": "✗ toy_warm_up: the values are wrong\n", "Text": "0.7.2\n"}
+    issue = "".join(f"### Part\r\n\r\n```{kind}\r\n{one}```\r\n" for kind, one in parts.items())
     texts = (code, issue, json.dumps(dict(cells=cells)), f"%time\n{code}")
     changes = {change_of(puzzle, text) for text in texts}
     assert len(changes) == 1

@@ -12,6 +12,7 @@ from learner import Notebook, edited, solved
 from puzzles import find, judge
 from puzzles._judge.raised import remedy
 from puzzles._judge.source import handed_out
+from puzzles._record import edits_of
 
 LISTED = tomllib.loads(Path(__file__).with_name("answers.toml").read_text(encoding="utf-8"))
 ANSWERS = LISTED["answer"]
@@ -32,8 +33,8 @@ WRONG = [answer for answer in ANSWERS if answer not in RIGHT]
     "answer", [*RIGHT, *sample.share(WRONG, 32)], ids=lambda answer: answer["name"]
 )
 def test_what_is_said_of_an_answer(answer: dict) -> None:
-    rung, said = answer["rung"], answer.get("says", ())
-    verdict = judge(find(rung), edited(rung, *answer["edits"]))
+    puzzle, said = answer["puzzle"], answer.get("says", ())
+    verdict = judge(find(puzzle), edited(puzzle, *edits_of(answer)))
     text = str(verdict)
     assert verdict.stage == answer["stage"], text
     assert [words for words in said if words not in text] == [], text
@@ -43,7 +44,7 @@ def test_what_is_said_of_an_answer(answer: dict) -> None:
 
 def test_no_answer_is_listed_twice() -> None:
     assert len({answer["name"] for answer in ANSWERS}) == len(ANSWERS)
-    assert len({(one["rung"], str(one["edits"])) for one in ANSWERS}) == len(ANSWERS)
+    assert len({(one["puzzle"], edits_of(one)) for one in ANSWERS}) == len(ANSWERS)
 
 
 def test_names_of_ipython_are_not_what_was_meant() -> None:
