@@ -15,8 +15,8 @@ import numpy as np
 import puzzles
 from puzzles import _draw as p
 from puzzles._author import strip
+from puzzles._compile import CHIPS
 from puzzles._draw import film
-from puzzles._tpu import CHIPS
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -14,8 +14,9 @@ from puzzles._examine import Examination, examine
 from puzzles._examine import every_launch as examining
 from puzzles._jax import compile_quickly
 from puzzles._judge import Verdict, judge
-from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
-from puzzles._launch import Copy, Dot, Finding, Launch, Operand, pipelines_on_cpu, trace
+from puzzles._ladders import UnknownPuzzleError, find, ladder, ladders
+from puzzles._launch import Copy, Dot, Finding, Launch, Operand, trace
+from puzzles._program import pipelines_on_cpu
 from puzzles._puzzle import Puzzle, array, mutate, rng, vjp
 from puzzles._record import Alternative, Mistake, Record
 from puzzles._show import estimated_cycles, plot, receipt, show, sweep
@@ -34,7 +35,7 @@ __all__ = [
     "Operand",
     "Puzzle",
     "Record",
-    "UnknownPuzzle",
+    "UnknownPuzzleError",
     "Verdict",
     "array",
     "check",

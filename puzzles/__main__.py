@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from puzzles import _author, _examine, _rules
-from puzzles._ladders import UnknownPuzzle
+from puzzles._ladders import UnknownPuzzleError
 from puzzles._record import RecordError
 
 
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _author.look_for_no_tpu()
     try:
         return options.run(options)
-    except (_author.BuildError, RecordError, UnknownPuzzle) as error:
+    except (_author.BuildError, RecordError, UnknownPuzzleError) as error:
         says = str(error)
     except ModuleNotFoundError as error:
         if error.name not in ("jupytext", "nbformat"):

@@ -13,18 +13,18 @@ from typing import Any, NoReturn
 import jax
 
 from puzzles import _progress, _regions
+from puzzles._compile import Compiler, CompilerMissingError
 from puzzles._draw import BLUE, FAINT, GREEN, bar, card, paragraph, source
 from puzzles._judge import Verdict, is_function, judge, shown, unwrap
-from puzzles._ladders import UnknownPuzzle, find, ladder_module, ladders
+from puzzles._ladders import UnknownPuzzleError, find, ladder_module, ladders
 from puzzles._puzzle import Puzzle
 from puzzles._rules import sentence
-from puzzles._tpu import Compiler, CompilerMissing
 
 _hinted: dict[str, int] = {}
 _passed: dict[str, Callable] = {}
 
 
-class NotPassed(AssertionError):
+class NotPassedError(AssertionError):
     """Raised by `check` under PUZZLES_STRICT=1 instead of returning anything but a pass."""
 
 
@@ -33,12 +33,12 @@ def check(fn: Callable, seed: int | None = None) -> Verdict | None:
 
     seed: draws other data for all cases and the fresh case, as the verdict on a fresh case says.
 
-    Never raises, unless PUZZLES_STRICT=1: then anything but a pass raises NotPassed.
+    Never raises, unless PUZZLES_STRICT=1: then anything but a pass raises NotPassedError.
     Returns None where there was nothing to judge; the sentence shown says why.
     """
     try:
         verdict = _verdict_on(fn, seed)
-    except (UnknownPuzzle, CompilerMissing) as error:
+    except (UnknownPuzzleError, CompilerMissingError) as error:
         return _nothing_judged(str(error))
     except KeyboardInterrupt:
         return _nothing_judged(sentence("interrupted"))
@@ -52,7 +52,7 @@ def check(fn: Callable, seed: int | None = None) -> Verdict | None:
     display(str(verdict), verdict.html())
     shown(verdict)
     if not verdict.passed and _strict():
-        raise NotPassed(str(verdict))
+        raise NotPassedError(str(verdict))
     return verdict
 
 
@@ -62,7 +62,7 @@ def _strict() -> bool:
 
 def _nothing_judged(why: str) -> None:
     if _strict():
-        raise NotPassed(why)
+        raise NotPassedError(why)
     say(why)
 
 
@@ -80,7 +80,7 @@ def _verdict_on(fn: Any, seed: int | None) -> Verdict:
 
 
 def find_for(fn: Any) -> Puzzle:
-    """The puzzle of a function, or of a name; UnknownPuzzle says what to pass instead."""
+    """The puzzle of a function, or of a name; UnknownPuzzleError says what to pass instead."""
     if isinstance(fn, str):
         return find(fn)
     if not is_function(fn):
@@ -88,15 +88,15 @@ def find_for(fn: Any) -> Puzzle:
     name = unwrap(fn).__name__
     try:
         return find(name)
-    except UnknownPuzzle:
+    except UnknownPuzzleError:
         if name.endswith("_kernel"):
             owner = find(name.removesuffix("_kernel")).name
-            raise UnknownPuzzle(sentence("a kernel alone", name=name, owner=owner)) from None
+            raise UnknownPuzzleError(sentence("a kernel alone", name=name, owner=owner)) from None
         raise
 
 
 def _refuse(value: object) -> NoReturn:
-    raise UnknownPuzzle(sentence("no function", got=described(value)))
+    raise UnknownPuzzleError(sentence("no function", got=described(value)))
 
 
 def described(value: object) -> str:
@@ -118,7 +118,7 @@ def hint(fn: Callable | str) -> None:
     """Show the next hint for a puzzle; after the last one, start again."""
     try:
         puzzle = find_for(fn)
-    except UnknownPuzzle as error:
+    except UnknownPuzzleError as error:
         say(str(error))
         return
     shown, total = _hinted.get(puzzle.name, 0), len(puzzle.hints)
@@ -132,7 +132,7 @@ def solution(fn: Callable | str) -> None:
     """Show the reference solution of a puzzle and why it works."""
     try:
         puzzle = find_for(fn)
-    except UnknownPuzzle as error:
+    except UnknownPuzzleError as error:
         say(str(error))
         return
     cells = [body for _, body in _regions.split_cells(puzzle.text) if _regions.BEGIN in body]

@@ -24,7 +24,7 @@ OLDEST = "0.7.2"
 NEWEST_TRIED = "0.12.0.1"
 
 
-class UnsupportedJax(ImportError):
+class UnsupportedJaxError(ImportError):
     """This JAX is too old, or lacks a name without which nothing works here."""
 
 
@@ -66,7 +66,7 @@ def _add_to_environment(flags: Mapping[str, int]) -> None:
 
 
 if refused := too_old(jax.__version__):
-    raise UnsupportedJax(refused)
+    raise UnsupportedJaxError(refused)
 try:
     from jax._src import source_info_util
     from jax._src.interpreters import partial_eval
@@ -75,7 +75,7 @@ try:
     from jax.extend import core as _public
     from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun  # noqa: F401
 except ImportError as error:
-    raise UnsupportedJax(lacking(jax.__version__, error)) from None
+    raise UnsupportedJaxError(lacking(jax.__version__, error)) from None
 
 # JAX's simulator calls Python from compiled programs. With asynchronous dispatch such a program can
 # wait for a thread that waits for it, on two cores now and then, and for ever:
@@ -328,6 +328,6 @@ def user_frame(info: Any) -> Any:
     """The frame at which an equation was traced, outside JAX and not ours; or None."""
     try:
         frame = source_info_util.user_frame(info.traceback)
-        return None if re.search(r"[\\/]_launch[\\/]traced\.py$", frame.file_name) else frame
+        return None if re.search(r"[\\/]_launch[\\/]traces\.py$", frame.file_name) else frame
     except AttributeError:  # no traceback, or a JAX that keeps it elsewhere
         return None

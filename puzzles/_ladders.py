@@ -18,7 +18,7 @@ ENTRY_POINTS = "pallas_puzzles.ladders"
 MANY = 12  # names that are too many to read in a sentence
 
 
-class UnknownPuzzle(LookupError):
+class UnknownPuzzleError(LookupError):
     """No puzzle or ladder has this name; the text suggests the nearest one."""
 
 
@@ -58,7 +58,7 @@ def ladder_module(name: str) -> ModuleType:
     """The ladder's package, which holds RUNGS, TITLE and INTRO."""
     modules = _ladder_modules()
     if name not in modules:
-        raise UnknownPuzzle(f"no ladder is called {name!r}{_nearest(name, list(modules))}")
+        raise UnknownPuzzleError(f"no ladder is called {name!r}{_nearest(name, list(modules))}")
     return modules[name]
 
 
@@ -83,16 +83,16 @@ def ladder(name: str) -> tuple[Puzzle, ...]:
 
 
 def find(name: str) -> Puzzle:
-    """The puzzle called `name`; UnknownPuzzle names the nearest one otherwise."""
+    """The puzzle called `name`; UnknownPuzzleError names the nearest one otherwise."""
     return _rung(ladder_module(ladder_of(name)), name)
 
 
 def ladder_of(name: str) -> str:
-    """The ladder of the puzzle called `name`, whose module is not imported; UnknownPuzzle."""
+    """The ladder of the puzzle called `name`, whose module is not imported; UnknownPuzzleError."""
     known = {rung: one for one, module in _ladder_modules().items() for rung in module.RUNGS}
     if name in known:
         return known[name]
-    raise UnknownPuzzle(f"no puzzle is called {name!r}{_nearest(name, list(known))}")
+    raise UnknownPuzzleError(f"no puzzle is called {name!r}{_nearest(name, list(known))}")
 
 
 def _rung(ladder_package: ModuleType, rung: str) -> Puzzle:

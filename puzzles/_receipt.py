@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from puzzles._compile import CHIPS, Chip, budget
 from puzzles._launch import Launch, itemsize
 from puzzles._rules import sentence
-from puzzles._tpu import CHIPS, Chip, budget
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _CLOSE = 0.8  # of the limit of VMEM

@@ -17,15 +17,16 @@ import jax
 import jax.numpy as jnp
 
 from puzzles._check import described, display, find_for, our_bug, say
+from puzzles._compile import CHIPS, NoEstimateError, lowered
+from puzzles._compile import estimated_cycles as cycles_by_libtpu
 from puzzles._draw import plot_svg, walk_data, walk_page, walk_text
 from puzzles._judge import Code, is_function, told
-from puzzles._ladders import UnknownPuzzle
-from puzzles._launch import Launch, Traced, Unreadable, nothing_launched, trace, trace_call
+from puzzles._ladders import UnknownPuzzleError
+from puzzles._launch import Launch, Traced, nothing_launched, trace, trace_call
+from puzzles._program import UnreadableError
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_html, receipt_text, step_seconds, times, wait_seconds
 from puzzles._rules import sentence
-from puzzles._tpu import CHIPS, NoEstimate, lowered
-from puzzles._tpu import estimated_cycles as cycles_by_libtpu
 
 _IN_A_ROW, _ROWS = 10, 5  # calls that are started before the last is waited for, and how often
 
@@ -50,7 +51,7 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
     """
     with _told("counting this"):
         if chip not in CHIPS:
-            raise Unreadable(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
+            raise UnreadableError(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
         launches, traced = _looked_at(fn, args, "receipt")
         refused = [finding.words for finding in lowered(traced)] if traced else []
         text = receipt_text(tuple(launches), chip, limits=True, refused=refused)
@@ -65,7 +66,7 @@ def estimated_cycles(fn: Callable, *args: object, chip: str = "v5e") -> int | No
     """
     try:
         return cycles_by_libtpu(trace_call(fn, *args), chip)
-    except NoEstimate:
+    except NoEstimateError:
         return None
 
 
@@ -113,7 +114,7 @@ def _told(what: str) -> Iterator[None]:
     """What is raised is said."""
     try:
         yield
-    except Unreadable as error:
+    except UnreadableError as error:
         say(str(error))
     except KeyboardInterrupt:
         say("interrupted: nothing was shown; run the cell again.")
@@ -124,15 +125,15 @@ def _told(what: str) -> Iterator[None]:
 def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced | None]:
     """The launches of a learner's callable, and its trace if they come from one.
 
-    Raises Unreadable where there are none: its text says why, and what to do.
+    Raises UnreadableError where there are none: its text says why, and what to do.
     """
     if not callable(fn) or isinstance(fn, type):
-        raise Unreadable(sentence("no launch to look at", got=described(fn), asked=asked))
+        raise UnreadableError(sentence("no launch to look at", got=described(fn), asked=asked))
     puzzle, why = None, ""
     if is_function(fn):  # a method, or an object that can be called, is no puzzle's answer
         try:
             puzzle = find_for(fn)
-        except UnknownPuzzle as error:
+        except UnknownPuzzleError as error:
             why = str(error)
     if puzzle is None and not args:
         try:
@@ -142,7 +143,7 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
         except TypeError:
             near = f"{why} " if "did you mean" in why else ""
             ask = f"To see a function that is no puzzle, pass its arguments: {asked}(fn, x, ...)"
-            raise Unreadable(why if "is a kernel" in why else f"{near}{ask}") from None
+            raise UnreadableError(why if "is a kernel" in why else f"{near}{ask}") from None
     observe = None
     if puzzle is not None and not args:
         args, observe = puzzle.arguments(0), puzzle.observe
@@ -156,15 +157,15 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
                     raise
                 # The puzzle's arguments may be for what it observes of the function.
                 launches, traced = _launches(puzzle, observe(fn), args)
-    except Unreadable:
+    except UnreadableError:
         raise
     except Exception as error:
         left = None if puzzle is None else Code(puzzle, fn).gap
         if left:
-            raise Unreadable(sentence("no launch yet", name=left[0])) from None
-        raise Unreadable(told(error)) from None
+            raise UnreadableError(sentence("no launch yet", name=left[0])) from None
+        raise UnreadableError(told(error)) from None
     if not launches:
-        raise Unreadable(nothing_launched(traced) if traced else "it configures no launch")
+        raise UnreadableError(nothing_launched(traced) if traced else "it configures no launch")
     return launches, traced
 
 
@@ -177,7 +178,7 @@ def _launches(
             try:
                 puzzle.accepts(answer, *args)
             except AssertionError as error:
-                raise Unreadable(str(error)) from None
+                raise UnreadableError(str(error)) from None
         return list(puzzle.launches(answer, *args)), None
     traced = trace_call(fn, *args)
     return list(traced.launches), traced

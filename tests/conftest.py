@@ -39,10 +39,16 @@ def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("puzzles._judge.answer.PATIENCE", math.inf)
 
 
+@pytest.fixture
+def no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`examine` compiles nothing."""
+    monkeypatch.setattr("puzzles._examine.examining.has_libtpu", lambda: False)
+
+
 @pytest.fixture(scope="session")
 def compiler() -> Iterator[Any]:
     """The real TPU compiler, one worker for all tests of a process."""
-    from puzzles._tpu import INSTALL_LIBTPU, Compiler, has_libtpu
+    from puzzles._compile import INSTALL_LIBTPU, Compiler, has_libtpu
 
     if not has_libtpu() or find_spec("flatbuffers") is None:
         pytest.skip(INSTALL_LIBTPU)

@@ -15,8 +15,8 @@ import production
 import sabotage
 
 from puzzles import Examination, examine
-from puzzles._launch import Machine
-from puzzles._tpu import has_libtpu
+from puzzles._compile import has_libtpu
+from puzzles._simulator import Machine
 
 
 def main() -> int:

@@ -17,7 +17,8 @@ import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 
 from puzzles._jax import ClosedJaxpr, JaxprEqn, compiler_param, instead, jaxpr_as_fun
-from puzzles._launch import Launch, Traced, run_program, single, with_interpret
+from puzzles._launch import Launch, Traced
+from puzzles._program import run_program, single, with_interpret
 
 try:
     from jax._src import callback

@@ -14,8 +14,9 @@ from jax.experimental.pallas import tpu as pltpu
 
 import puzzles
 from puzzles import Launch
-from puzzles._launch import Traced, as_tpu, by_jax, trace_call
-from puzzles._tpu import SimulationError, simulate
+from puzzles._launch import Traced, trace_call
+from puzzles._program import as_tpu, by_jax
+from puzzles._simulator import SimulationError, simulate
 
 HBM = pl.BlockSpec(memory_space=pl.ANY)
 

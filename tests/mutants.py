@@ -25,7 +25,7 @@ import numpy as np
 from mutate import Mutant, mutants
 
 import puzzles
-from puzzles import Puzzle, _tpu
+from puzzles import Puzzle, _compile
 from puzzles._author import gate
 from puzzles._judge import Case, cases, execute, judge, judging, numbers
 from puzzles._launch import trace_call
@@ -84,7 +84,7 @@ def differs(case: Case, want: Results, fn: Callable) -> str | None:
     return None
 
 
-def refused(puzzle: Puzzle, fn: Callable, compiler: _tpu.Compiler) -> str | None:
+def refused(puzzle: Puzzle, fn: Callable, compiler: _compile.Compiler) -> str | None:
     """Why a mutant that passes does not compile for some TPU, or None."""
     if puzzle.kernel:
         case = cases(puzzle)[0]
@@ -103,7 +103,7 @@ def hunt(name: str) -> dict[str, list[str]]:
     before = signal.signal(signal.SIGALRM, _alarm)
     try:
         judging.EXPLAINERS = ()  # why it is wrong does not matter here
-        with _tpu.Compiler() as compiler:
+        with _compile.Compiler() as compiler:
             for mutant in mutants(puzzle.text):
                 line = puzzle.text.splitlines()[mutant.line - 1].strip()
                 excuse = excuses.pop((line, mutant.change), None)
@@ -120,7 +120,7 @@ def hunt(name: str) -> dict[str, list[str]]:
 
 
 def _became(
-    puzzle: Puzzle, mutant: Mutant, right: dict[Case, Results], compiler: _tpu.Compiler
+    puzzle: Puzzle, mutant: Mutant, right: dict[Case, Results], compiler: _compile.Compiler
 ) -> tuple[str, str | None]:
     """What became of a mutant, and why: of `KINDS`, all but "excused"."""
     signal.alarm(SECONDS)

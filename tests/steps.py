@@ -17,9 +17,9 @@ from jax.experimental import pallas as pl
 from launched import call
 
 import puzzles
+from puzzles._compile import CHIPS, NoEstimateError, estimated_cycles
 from puzzles._launch import Traced, trace_call
 from puzzles._receipt import times, wait_seconds
-from puzzles._tpu import CHIPS, NoEstimate, estimated_cycles
 
 # By what the matrix unit does in a second: four of 128 × 128 cells, two operations in each.
 HERTZ = {chip: CHIPS[chip].flops_per_second / 2**17 for chip in ("v5e", "v5p")}
@@ -112,7 +112,7 @@ def estimated(launches: Named, chips: Iterable[str] = HERTZ) -> Iterator[Estimat
         for chip in chips:
             try:
                 cycles = estimated_cycles(traced, chip)
-            except NoEstimate:
+            except NoEstimateError:
                 continue
             work = max(times(one.hbm_bytes, one.dot_flops, CHIPS[chip]))
             waits = wait_seconds([one], CHIPS[chip])

@@ -18,8 +18,9 @@ from launched import call
 
 import puzzles
 from puzzles import _jax
-from puzzles._launch import by_jax, trace_call
-from puzzles._tpu import simulate
+from puzzles._launch import trace_call
+from puzzles._program import by_jax
+from puzzles._simulator import simulate
 
 ENGINE = sorted(
     path
@@ -107,7 +108,7 @@ def last_words(done: subprocess.CompletedProcess[str]) -> str:
 def test_an_old_jax_is_refused_in_one_sentence():
     says = last_words(imported("jax.__version__ = '0.6.2'"))
     assert says == (
-        "puzzles._jax.UnsupportedJax: Pallas Puzzles needs JAX 0.7.2 or newer "
+        "puzzles._jax.UnsupportedJaxError: Pallas Puzzles needs JAX 0.7.2 or newer "
         f"(tried up to {_jax.NEWEST_TRIED}), and this is JAX 0.6.2: run "
         '`pip install -U "jax>=0.7.2"` and restart Python, or the notebook\'s kernel.'
     )
@@ -131,10 +132,10 @@ def test_an_old_jax_is_refused_in_one_sentence():
 def test_a_jax_without_a_name_that_is_needed_says_which(setup: str, name: str):
     says = last_words(imported(f"from jax.experimental import pallas\n{setup}"))
     assert says == (
-        f"puzzles._jax.UnsupportedJax: JAX {jax.__version__} has no `{name}`, which Pallas Puzzles "
-        f"needs (it works with JAX 0.7.2 to {_jax.NEWEST_TRIED}): update Pallas Puzzles, or run "
-        f'`pip install "jax>=0.7.2,<={_jax.NEWEST_TRIED}"`, and restart Python, or the notebook\'s '
-        "kernel."
+        f"puzzles._jax.UnsupportedJaxError: JAX {jax.__version__} has no `{name}`, which Pallas "
+        f"Puzzles needs (it works with JAX 0.7.2 to {_jax.NEWEST_TRIED}): update Pallas Puzzles, "
+        f'or run `pip install "jax>=0.7.2,<={_jax.NEWEST_TRIED}"`, and restart Python, or the '
+        "notebook's kernel."
     )
 
 

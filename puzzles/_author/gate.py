@@ -13,11 +13,11 @@ from puzzles._author.proofs import Proofs
 from puzzles._author.report import Report, raised, total
 from puzzles._author.repository import BuildError, project
 from puzzles._author.soundness import margin_problems, soundness_problems
+from puzzles._compile import INSTALL_LIBTPU, Compiler, has_libtpu, supported_chips
 from puzzles._ladders import find, folder_of, front_page, ladder_module, ladder_of, ladders
 from puzzles._launch import keeping_traces
 from puzzles._puzzle import Puzzle
 from puzzles._rules import to_author
-from puzzles._tpu import INSTALL_LIBTPU, Compiler, has_libtpu, supported_chips
 
 
 def proven(name: str, libtpu: bool, quick: bool) -> Report:

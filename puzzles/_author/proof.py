@@ -14,12 +14,12 @@ import jax.numpy as jnp
 
 from puzzles import _regions
 from puzzles._author.report import problem
+from puzzles._compile import Compiler
 from puzzles._judge import Case, Verdict, at_scale, cases, fresh_cases, judge, judge_fresh
 from puzzles._launch import keeping_traces, kernels, trace_call
 from puzzles._puzzle import Puzzle, load, starter_function, variant
 from puzzles._record import Alternative, Mistake
 from puzzles._rules import to_author
-from puzzles._tpu import Compiler
 
 SEEDS = (0, 1, 2)
 _MARK = re.compile(r"`[^`]+`|\d")

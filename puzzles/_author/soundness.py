@@ -17,9 +17,9 @@ import numpy as np
 from puzzles import _regions
 from puzzles._author.report import problem
 from puzzles._judge import CHANGES, Case, cases, execute, largest_error, tolerance_of
-from puzzles._launch import floating
 from puzzles._puzzle import Puzzle
 from puzzles._rules import to_author
+from puzzles._simulator import floating
 
 LIMIT = 0.5  # another JAX, another chip, another key: the rest is theirs
 _LENIENT = 10.0  # times the usual tolerance of a dtype

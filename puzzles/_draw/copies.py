@@ -12,7 +12,7 @@ from puzzles import _rules
 from puzzles._draw.data import Data
 from puzzles._draw.frames import Frames, each, faults, key, piece
 from puzzles._draw.palette import code, hatch, plural, px, rect, text, text_width, tuple_words
-from puzzles._tpu import Timeline
+from puzzles._launch import Timeline
 
 Marked = dict[str, list[tuple[int, int, int]]]  # mark -> (row, first phase, end) of each bar
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._launch import Launch, Operand, faults, step_number
+from puzzles._launch import Launch, Operand, faults, step_number, timeline
 from puzzles._receipt import moved
-from puzzles._tpu import timeline
 
 STEPS = 480  # shown of a longer grid
 _NUMBERS = 128  # of a prefetched array that are printed

@@ -13,7 +13,7 @@ from puzzles._examine.costs import Costs, costs, dearer
 from puzzles._examine.examination import Examination
 from puzzles._examine.examining import examine
 from puzzles._examine.ignores import without_ignored
-from puzzles._examine.targets import Unfit, argument, load, made
+from puzzles._examine.targets import TargetError, argument, load, made
 from puzzles._judge import unwrap
 from puzzles._launch import Finding, place, placed
 
@@ -21,7 +21,7 @@ DEVICES = 8  # of which a file may make a mesh
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """A target as it is typed, with what steers its examination.
 
     before: what its launches did cost, as the file called `kept` says.
@@ -36,7 +36,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Report:
+class Reply:
     """What of an examination leaves its process.
 
     gaps: what was not looked at, and might be. places: of each finding the path and the line, or
@@ -53,7 +53,7 @@ class Report:
     costs: Costs | None = None
 
     @classmethod
-    def of(cls, target: str, found: Examination, fn: object = None) -> Report:
+    def of(cls, target: str, found: Examination, fn: object = None) -> Reply:
         # Which numbers are right nobody said, and that is the same for all kernels.
         missed = tuple(s for s in found.not_looked if not s.startswith("wrong numbers"))
         places = tuple(place(one.line) or home_of(fn) for one in found.findings)
@@ -63,11 +63,11 @@ class Report:
         )  # fmt: skip
 
     @classmethod
-    def unlooked(cls, target: str, why: str) -> Report:
+    def unlooked(cls, target: str, why: str) -> Reply:
         return cls.of(target, Examination(target, unread=why))
 
 
-def apart(asked: Asked, timeout: float | None = None) -> Report:
+def apart(asked: Request, timeout: float | None = None) -> Reply:
     """The report on one target, whatever becomes of the Python that examines it."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe(duplex=False)
@@ -76,12 +76,12 @@ def apart(asked: Asked, timeout: float | None = None) -> Report:
     theirs.close()
     try:
         if not ours.poll(timeout):
-            return Report.unlooked(asked.target, f"it was not done after {timeout:g} seconds")
+            return Reply.unlooked(asked.target, f"it was not done after {timeout:g} seconds")
         return ours.recv()
     except EOFError:
         process.join()
         ended = f"its Python ended with exit code {process.exitcode} before anything was known"
-        return Report.unlooked(asked.target, ended)
+        return Reply.unlooked(asked.target, ended)
     finally:
         process.kill()  # threads of its own may keep it
         process.join()
@@ -93,7 +93,7 @@ def home_of(fn: Any) -> tuple[str, int] | None:
     return place(placed(code.co_filename, code.co_firstlineno)) if code else None
 
 
-def _answer(pipe: Connection, asked: Asked) -> None:
+def _answer(pipe: Connection, asked: Request) -> None:
     os.dup2(2, 1)  # standard output is the report's; what C prints goes where errors go, too
     # Who examines a layer may make a mesh; JAX reads when it first runs how many devices it has.
     flags, several = os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count"
@@ -101,18 +101,18 @@ def _answer(pipe: Connection, asked: Asked) -> None:
         os.environ["XLA_FLAGS"] = f"{flags} {several}={DEVICES}"
     try:
         report = looked_at(asked)
-    except Unfit as error:
-        report = Report.unlooked(asked.target, str(error))
+    except TargetError as error:
+        report = Reply.unlooked(asked.target, str(error))
     except (Exception, SystemExit) as error:
-        report = Report.unlooked(asked.target, f"{type(error).__name__}: {error}")
+        report = Reply.unlooked(asked.target, f"{type(error).__name__}: {error}")
     pipe.send(report)
 
 
-def looked_at(asked: Asked) -> Report:
+def looked_at(asked: Request) -> Reply:
     """What is seen of a target that is loaded and examined in this process."""
     fn, args = made(load(asked.target), [argument(text) for text in asked.arguments])
     found = examine(fn, *args, chips=asked.chips, seed=asked.seed)
     if asked.before is not None:
         more = dearer(found.launches, asked.before, asked.kept)
         found = without_ignored(replace(found, findings=(*more, *found.findings)))
-    return Report.of(asked.target, found, fn)
+    return Reply.of(asked.target, found, fn)

@@ -8,6 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from puzzles._compile import (
+    CHIPS,
+    INSTALL_LIBTPU,
+    Compiler,
+    CompilerMissingError,
+    compiled,
+    has_libtpu,
+    known_to_fit,
+    lowered,
+    room,
+)
 from puzzles._examine.examination import Examination
 from puzzles._examine.ignores import without_ignored
 from puzzles._examine.inner import revisited_inside
@@ -21,37 +32,18 @@ from puzzles._launch import (
     Finding,
     Launch,
     Traced,
-    Unreadable,
-    devices_called,
     faults,
-    for_gpus,
-    kernel_calls,
     line_of,
     nothing_launched,
     program_of,
-    runs_in_python,
     told,
     trace_call,
     waste,
     with_kernels_launched,
 )
+from puzzles._program import UnreadableError, devices_called, for_gpus, kernel_calls, runs_in_python
 from puzzles._rules import sentence
-from puzzles._tpu import (
-    CHIPS,
-    INSTALL_LIBTPU,
-    Compiler,
-    CompilerMissing,
-    again_whole,
-    axes_around,
-    compiled,
-    has_libtpu,
-    known_to_fit,
-    lowered,
-    room,
-    sanitize,
-    sanitize_together,
-    speaks,
-)
+from puzzles._simulator import again_whole, axes_around, sanitize, sanitize_together, speaks
 
 _NUMBERS = "wrong numbers: nobody said which are right"
 
@@ -86,7 +78,7 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
         if for_gpus(traced.jaxpr.jaxpr):
             return Examination(name, unread=sentence("for GPUs"))
         launches = traced.launches
-    except Unreadable as error:
+    except UnreadableError as error:
         return Examination(name, unread=str(error))
     except Exception as error:
         return Examination(name, unread=words_of(error))
@@ -243,7 +235,7 @@ class _Examination:
         try:
             with Compiler() as compiler:
                 found = list(compiled([self.each[n] for n in here], compiler, self.chips))
-        except CompilerMissing as error:
+        except CompilerMissingError as error:
             self.not_looked.append(f"compile: {error}")
             return
         refused = {chip for _, one in found for chip in one.chips}

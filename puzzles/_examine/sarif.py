@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from puzzles._examine.apart import Report
+from puzzles._examine.apart import Reply
 from puzzles._rules import RULES, address
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def sarif(reports: Sequence[Report]) -> dict[str, Any]:
+def sarif(reports: Sequence[Reply]) -> dict[str, Any]:
     """One run with the findings of all reports; it failed where one could not be read."""
     results = [one for report in reports for one in _results(report)]
     rules = [
@@ -33,7 +33,7 @@ def sarif(reports: Sequence[Report]) -> dict[str, Any]:
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _results(report: Report) -> Iterator[dict[str, Any]]:
+def _results(report: Reply) -> Iterator[dict[str, Any]]:
     for finding, place in zip(report.findings, report.places, strict=True):
         result: dict[str, Any] = {
             "ruleId": finding.kind,

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from puzzles._compile import CHIPS
 from puzzles._examine import costs
-from puzzles._examine.apart import Asked, Report, apart
+from puzzles._examine.apart import Reply, Request, apart
 from puzzles._examine.sarif import sarif
-from puzzles._examine.targets import Unfit
+from puzzles._examine.targets import TargetError
 from puzzles._launch import ERROR, SEVERITIES
-from puzzles._tpu import CHIPS
 
 FILE, TABLE = "pyproject.toml", "[tool.puzzles.examine]"
 _DEFAULTS = {"chips": ("v5e",), "seed": 0, "fail_on": ERROR}
@@ -33,7 +33,7 @@ def command(given: argparse.Namespace) -> int:
     try:
         targets = settle(given)
         if given.update_baseline and not given.baseline:
-            raise Unfit("--update-baseline needs the file: --baseline FILE")
+            raise TargetError("--update-baseline needs the file: --baseline FILE")
         kept = costs.read(given.baseline) if given.baseline else {}
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -56,12 +56,12 @@ def command(given: argparse.Namespace) -> int:
     return code
 
 
-def _report(target: list[str], given: argparse.Namespace, kept: dict[str, costs.Costs]) -> Report:
+def _report(target: list[str], given: argparse.Namespace, kept: dict[str, costs.Costs]) -> Reply:
     """The report on one target; its costs are kept where none are known, or where asked for."""
     name, (function, *arguments) = " ".join(target), target
     before = None if given.update_baseline else kept.get(name)
     file = str(given.baseline)
-    asked = Asked(function, tuple(arguments), given.chips, given.seed, before, file)
+    asked = Request(function, tuple(arguments), given.chips, given.seed, before, file)
     report = apart(asked, given.timeout)
     if given.baseline and before is None and report.costs:
         kept[name] = report.costs
@@ -75,7 +75,7 @@ def _write(file: Path, data: dict) -> None:
     file.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _code(report: Report, fail_on: str, strict: bool) -> int:
+def _code(report: Reply, fail_on: str, strict: bool) -> int:
     """What was found comes first: it ends the simulation, and so leaves gaps by itself."""
     if any(SEVERITIES.index(f.severity) <= SEVERITIES.index(fail_on) for f in report.findings):
         return 1
@@ -118,9 +118,11 @@ def settle(given: argparse.Namespace) -> list[list[str]]:
     if given.target:
         return [[given.target, *given.arguments]]
     if not isinstance(targets, list) or not all(isinstance(one, str) for one in targets):
-        raise Unfit(f"`targets` in {TABLE} of {FILE}: a list of texts is asked for")
+        raise TargetError(f"`targets` in {TABLE} of {FILE}: a list of texts is asked for")
     if not targets:
-        raise Unfit(f"name a target, module:function, or write `targets` into {TABLE} of {FILE}")
+        raise TargetError(
+            f"name a target, module:function, or write `targets` into {TABLE} of {FILE}"
+        )
     return [shlex.split(one) for one in targets]
 
 
@@ -130,7 +132,7 @@ def _said() -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise Unfit(f"{FILE} cannot be read: {error}") from None
+        raise TargetError(f"{FILE} cannot be read: {error}") from None
     return data.get("tool", {}).get("puzzles", {}).get("examine", {})
 
 

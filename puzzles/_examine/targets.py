@@ -24,7 +24,7 @@ _TYPES = {"f": "float", "bf": "bfloat", "i": "int", "s": "int", "u": "uint", "b"
 _SHAPE = re.compile(r"(?P<kind>[a-z]+)(?P<bits>\w*)\[(?P<dims>[\d,\s]*)\](?:=(?P<data>.+))?")
 
 
-class Unfit(ValueError):
+class TargetError(ValueError):
     """What was typed names no function or no argument; the text says what would."""
 
 
@@ -32,17 +32,21 @@ def load(target: str) -> Callable:
     """The object that `module:function`, `file.py:function` or `module:object.attr` names."""
     where, _, path = target.rpartition(":")
     if not where or not path:
-        raise Unfit(f"{target!r} names no function: write module:function, as in kernels:matmul")
+        raise TargetError(
+            f"{target!r} names no function: write module:function, as in kernels:matmul"
+        )
     try:
         found = _module(where)
-    except Unfit:
+    except TargetError:
         raise
     except (Exception, SystemExit) as error:
-        raise Unfit(f"{where!r} cannot be imported: {type(error).__name__}: {error}") from None
+        raise TargetError(
+            f"{where!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from None
     try:
         return attrgetter(path)(found)
     except AttributeError:
-        raise Unfit(f"{where!r} has no {path!r}") from None
+        raise TargetError(f"{where!r} has no {path!r}") from None
 
 
 def made(fn: Callable, args: Sequence[object]) -> tuple[Callable, Sequence[object]]:
@@ -69,7 +73,9 @@ def _module(where: str) -> ModuleType:
         return importlib.import_module(where)
     file = Path(where).resolve()
     if not file.is_file():
-        raise Unfit(f"{where!r} is no file: a path ends with .py, a module has dots and no slash")
+        raise TargetError(
+            f"{where!r} is no file: a path ends with .py, a module has dots and no slash"
+        )
     names, folder = [file.stem], file.parent
     while (folder / "__init__.py").exists():
         names, folder = [folder.name, *names], folder.parent
@@ -98,7 +104,7 @@ def argument(text: str) -> object:
         try:
             return ast.literal_eval(text)
         except (SyntaxError, ValueError):
-            raise Unfit(sentence("no argument", text=text)) from None
+            raise TargetError(sentence("no argument", text=text)) from None
     dtype = _dtype(found["kind"], found["bits"])
     shape = tuple(int(n) for n in found["dims"].replace(" ", "").split(",") if n)
     if found["data"] is None:
@@ -106,7 +112,7 @@ def argument(text: str) -> object:
     numbers = np.array([float(n) for n in found["data"].split(",")])
     count = math.prod(shape)
     if len(numbers) not in (1, count):
-        raise Unfit(f"{text!r} has {len(numbers)} numbers for {count} elements")
+        raise TargetError(f"{text!r} has {len(numbers)} numbers for {count} elements")
     return jnp.asarray(np.broadcast_to(numbers, count).reshape(shape), dtype)
 
 
@@ -114,4 +120,4 @@ def _dtype(kind: str, bits: str) -> np.dtype:
     try:
         return jnp.dtype(f"{_TYPES.get(kind, kind)}{bits}")
     except TypeError:
-        raise Unfit(sentence("no type", kind=kind, bits=bits)) from None
+        raise TargetError(sentence("no type", kind=kind, bits=bits)) from None

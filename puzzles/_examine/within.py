@@ -24,7 +24,7 @@ _known: dict[Hashable, Examination] = {}
 
 
 @dataclass
-class Seen:
+class Watched:
     """What a `with examining()` saw: one examination for each launch that differs."""
 
     examinations: list[Examination] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Seen:
 @contextmanager
 def every_launch(
     *, chips: Sequence[str] = ("v5e",), seed: int = 0, fail_on: str | None = ERROR
-) -> Iterator[Seen]:
+) -> Iterator[Watched]:
     """Examine every `pl.pallas_call` that is called within it; raise what is found at its end.
 
     Launches are examined alone, each form once. Integers that are known while the launch is traced
@@ -43,7 +43,7 @@ def every_launch(
     """
     if fail_on is not None and fail_on not in SEVERITIES:
         raise ValueError(f"fail_on is one of {', '.join(SEVERITIES)}, or None")
-    seen = Seen()
+    seen = Watched()
     with _watched(seen):
         yield seen
     for call, args in seen._calls:
@@ -72,7 +72,7 @@ def _bytes(leaf: object) -> Hashable:
 
 
 @contextmanager
-def _watched(seen: Seen) -> Iterator[None]:
+def _watched(seen: Watched) -> Iterator[None]:
     """Within it, `pl.pallas_call` notes what it is called with, whoever imported it."""
     original = pl.pallas_call
 

@@ -8,19 +8,8 @@ from typing import Any
 
 from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
 from puzzles._judge.origin import line_of, observed
-from puzzles._launch import (
-    ARITHMETIC,
-    LAYOUT,
-    PALLAS_CALL,
-    REDUCTIONS,
-    TRANSCENDENTAL,
-    Traced,
-    around_kernels,
-    narrow,
-    outside,
-    through,
-    within,
-)
+from puzzles._launch import ARITHMETIC, REDUCTIONS, TRANSCENDENTAL, Traced
+from puzzles._program import LAYOUT, PALLAS_CALL, around_kernels, narrow, outside, through, within
 from puzzles._rules import Finding
 
 _EXACT = {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "clamp"}

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
+from puzzles._compile import Compiler
 from puzzles._jax import JaxprEqn, function_place
 from puzzles._judge.case import Case, cases, fresh_case, in_jax, own_seed
 from puzzles._judge.costs import Scale
@@ -22,10 +23,11 @@ from puzzles._judge.numbers import Mismatch, on_tpu
 from puzzles._judge.origin import Origin, file_of, origin
 from puzzles._judge.raised import learners_code
 from puzzles._judge.source import Code
-from puzzles._launch import Launch, Traced, kernel_calls, step_by_step, trace_call
+from puzzles._launch import Launch, Traced, trace_call
+from puzzles._program import kernel_calls
 from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding
-from puzzles._tpu import Compiler
+from puzzles._simulator import step_by_step
 
 # Seconds for which the cause of wrong numbers is looked for; then the place alone is told.
 PATIENCE = 2.0
@@ -79,7 +81,7 @@ class Answer:
 
 
 class Run:
-    """An answer on one case; what the learner's code raises there is a `Rejected`."""
+    """An answer on one case; what the learner's code raises there is a `RejectedError`."""
 
     def __init__(self, answer: Answer, case: Case) -> None:
         self.answer, self.case, self.puzzle, self.label = answer, case, case.puzzle, case.label

@@ -19,9 +19,11 @@ import numpy as np
 
 from puzzles._jax import jaxpr_as_fun, unjitted
 from puzzles._judge.numbers import Mismatch, compare, on_tpu
-from puzzles._launch import Traced, by_jax, step_by_step, trace_call
+from puzzles._launch import Traced, trace_call
+from puzzles._program import by_jax
 from puzzles._puzzle import Puzzle, array
 from puzzles._rules import sentence
+from puzzles._simulator import step_by_step
 
 _SEEDS = 1_000_000  # few digits to type
 

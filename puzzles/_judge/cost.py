@@ -12,7 +12,8 @@ import numpy as np
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge.accuracy import narrowings
 from puzzles._judge.origin import line_of, observed
-from puzzles._launch import PALLAS_CALL, Dot, Launch, Operand, Traced, itemsize, turns, visited
+from puzzles._launch import Dot, Launch, Operand, Traced, itemsize
+from puzzles._program import PALLAS_CALL, turns, visited
 from puzzles._rules import Finding
 
 # The same bytes under another shape: nothing moves.
@@ -22,7 +23,7 @@ ALIASES = "input_output_aliases"
 
 
 @dataclass(frozen=True)
-class Made:
+class Written:
     """An array that XLA writes to HBM before, between or after launches: bytes, and by whom."""
 
     bytes: int
@@ -48,15 +49,15 @@ class Cost:
     """
 
     launches: tuple[Launch, ...]
-    made: tuple[Made, ...]
+    made: tuple[Written, ...]
     narrowings: tuple[Finding, ...] = ()
 
     @classmethod
     def of(cls, traced: Traced) -> Cost:
-        """Read from a trace; raises `Abstract` where blocks depend on data that are not there."""
-        constants = [Made(np.asarray(x).nbytes, "a constant", "") for x in traced.jaxpr.consts]
+        """Read from a trace; `AbstractValueError` if blocks depend on absent data."""
+        constants = [Written(np.asarray(x).nbytes, "a constant", "") for x in traced.jaxpr.consts]
         copied = (
-            Made(one.bytes * (launch.times or 1), ALIASES, "")
+            Written(one.bytes * (launch.times or 1), ALIASES, "")
             for launch in traced.launches
             for one in launch.around.made
             if one.how == "copies"
@@ -134,7 +135,7 @@ def _cut(operand: Operand) -> tuple:
     return *form, operand.portion  # of what stays in HBM, the largest piece copied at once
 
 
-def _made(jaxpr: Jaxpr) -> Iterator[Made]:
+def _made(jaxpr: Jaxpr) -> Iterator[Written]:
     """The arrays that equations outside kernels make, nested ones included.
 
     One without a line of the learner's own has that of the call which leads to it.
@@ -146,7 +147,7 @@ def _made(jaxpr: Jaxpr) -> Iterator[Made]:
         size = sum(math.prod(aval.shape) * itemsize(aval.dtype) for aval in avals)
         lines = map(line_of, (equation, *reversed(path)))
         line = next(filter(None, lines), "")
-        yield Made(size * turns(path), equation.primitive.name, line)
+        yield Written(size * turns(path), equation.primitive.name, line)
 
 
 def _is_view(equation: JaxprEqn) -> bool:

@@ -15,22 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from puzzles._compile import CHIPS
 from puzzles._judge.cost import ALIASES, Cost, multiplies
 from puzzles._judge.raised import learners_code
-from puzzles._launch import (
-    Abstract,
-    Launch,
-    Operand,
-    Traced,
-    fingerprint,
-    kernel_calls,
-    parameter_names,
-    trace_call,
-)
+from puzzles._launch import Launch, Operand, Traced, trace_call
+from puzzles._program import AbstractValueError, fingerprint, kernel_calls, parameter_names
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import amount, amounts, scaled
 from puzzles._rules import Finding, sentence
-from puzzles._tpu import CHIPS
 
 # Where blocks differ, costs that follow from them do, too: how full the tiles along the edge of a
 # mask or a group are, how often a block is fetched again.
@@ -102,7 +94,7 @@ def dearer(scale: Scale) -> Finding | None:
 def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
     """`fn` beside the reference, both traced without data; None where the puzzle has no scale.
 
-    Raises `Rejected` where `fn` raises; where its blocks depend on data, None.
+    Raises `RejectedError` where `fn` raises; where its blocks depend on data, None.
     """
     if puzzle.scale is None:
         return None
@@ -116,7 +108,7 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
         try:
             traced = traced_for(puzzle, fn, args)
             mine = par if _program(traced) == program else Cost.of(traced)
-        except Abstract:
+        except AbstractValueError:
             return None
     return Scale(label, mine, par, puzzle.slack)
 
@@ -136,7 +128,7 @@ def _reference(puzzle: Puzzle) -> tuple[Hashable, Cost] | None:
     traced = traced_for(puzzle, puzzle.solution, puzzle.scale())
     try:
         return _program(traced), Cost.of(traced)
-    except Abstract:
+    except AbstractValueError:
         return None
 
 

@@ -13,8 +13,9 @@ from puzzles._judge.answer import Run
 from puzzles._judge.memory import explains, faults_of_copies
 from puzzles._judge.numbers import number_words, on_tpu, tolerance_of
 from puzzles._judge.source import handed_out
-from puzzles._launch import Launch, Operand, faults, first_not_finite
+from puzzles._launch import Launch, Operand, faults
 from puzzles._rules import sentence
+from puzzles._simulator import first_not_finite
 
 _NEAR = 10.0  # times the tolerance
 _ROUNDED = 0.05  # relatively: a number and a sum of some, rounded to bf16, are no farther off

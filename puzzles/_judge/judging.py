@@ -13,7 +13,7 @@ from puzzles._judge import explain, memory, running, tried, wanted
 from puzzles._judge.answer import Answer, Run, results_there
 from puzzles._judge.case import Case
 from puzzles._judge.costs import dearer
-from puzzles._judge.raised import Rejected
+from puzzles._judge.raised import RejectedError
 from puzzles._judge.source import Code
 from puzzles._judge.verdict import Verdict, lesson, passed
 from puzzles._launch import keeping_traces
@@ -22,7 +22,7 @@ from puzzles._rules import RULES, Finding, sentence
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """Questions, each of which gives a `Finding` or None, and of what: they are asked of the first
     one all, then of the next."""
 
@@ -50,32 +50,32 @@ def _part(case: Case) -> Case:
 
 READ = (*running.MAY_RUN, running.in_a_kernel, running.asks_outside, running.works_outside)
 NUMBERS = (running.runs, wanted.same_form, wanted.same_numbers)
-DRAWN = Asked(drawn_case, (*READ, *NUMBERS, memory.blocks, memory.copies, memory.drawn_on_tpu))
+DRAWN = Question(drawn_case, (*READ, *NUMBERS, memory.blocks, memory.copies, memory.drawn_on_tpu))
 PLAINLY = (wanted.accepted, wanted.same_form, wanted.same_numbers, wanted.audit)
 
-ITS_CODE = Asked(lambda answer: [answer.code], (Code.asks_for_itself,))
+ITS_CODE = Question(lambda answer: [answer.code], (Code.asks_for_itself,))
 
 # Of an answer with kernels, in this order; the first finding is the verdict.
 QUESTIONS = (
     ITS_CODE,
-    Asked(at_a_glance, (*READ, *NUMBERS)),  # a wrong result before its gradients
-    Asked(each_case, (*READ, *NUMBERS)),
-    Asked(each_case, (memory.blocks,)),
-    Asked(memory.smallest_first, (memory.copies,)),
-    Asked(memory.simulated, (memory.same_in_simulator,)),
-    Asked(each_case, (wanted.audit,)),
+    Question(at_a_glance, (*READ, *NUMBERS)),  # a wrong result before its gradients
+    Question(each_case, (*READ, *NUMBERS)),
+    Question(each_case, (memory.blocks,)),
+    Question(memory.smallest_first, (memory.copies,)),
+    Question(memory.simulated, (memory.same_in_simulator,)),
+    Question(each_case, (wanted.audit,)),
     DRAWN,  # before costs: what is wrong at other sizes is no matter of cost
-    Asked(wanted.at_production_scale, (wanted.blocks, wanted.rounds, dearer)),
-    Asked(each_case, (memory.lowers,)),
-    Asked(lambda answer: [answer], (memory.compiles,)),
-    Asked(drawn_case, (memory.lowers,)),
+    Question(wanted.at_production_scale, (wanted.blocks, wanted.rounds, dearer)),
+    Question(each_case, (memory.lowers,)),
+    Question(lambda answer: [answer], (memory.compiles,)),
+    Question(drawn_case, (memory.lowers,)),
 )
 # Of one without.
 PLAIN_QUESTIONS = (
     ITS_CODE,
-    Asked(each_case, PLAINLY),
-    Asked(lambda answer: [answer], (running.unrolled,)),
-    Asked(drawn_case, PLAINLY),
+    Question(each_case, PLAINLY),
+    Question(lambda answer: [answer], (running.unrolled,)),
+    Question(drawn_case, PLAINLY),
 )
 
 
@@ -110,12 +110,12 @@ def judge(puzzle: Puzzle, fn: Callable, **how: Any) -> Verdict:
 def judge_fresh(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
     """The verdict on `fn` by the case that `seed` draws, and by no other."""
     answer = Answer(puzzle, fn, seed)
-    refused = _refused(answer, (DRAWN,), (Asked(drawn_case, PLAINLY),))
+    refused = _refused(answer, (DRAWN,), (Question(drawn_case, PLAINLY),))
     return refused or Verdict(True, "passed", lesson(puzzle), None, puzzle.name)
 
 
 def _refused(
-    answer: Answer, with_kernels: Sequence[Asked], plain: Sequence[Asked]
+    answer: Answer, with_kernels: Sequence[Question], plain: Sequence[Question]
 ) -> Verdict | None:
     """What the questions find, "unsolved" where a gap is left open; None if they find nothing."""
     questions = with_kernels if answer.puzzle.kernel else plain
@@ -146,7 +146,9 @@ def _unfinished(answer: Answer, left: Finding) -> Verdict:
     return replace(verdict, says=f"{verdict.says}\n{said}")
 
 
-def first_finding(answer: Answer, questions: Sequence[Asked]) -> tuple[Run | None, Finding | None]:
+def first_finding(
+    answer: Answer, questions: Sequence[Question]
+) -> tuple[Run | None, Finding | None]:
     """The first finding of some questions, and what it is about."""
     for asked in questions:
         of = None
@@ -155,7 +157,7 @@ def first_finding(answer: Answer, questions: Sequence[Asked]) -> tuple[Run | Non
                 for question in asked.questions:
                     if (found := question(of)) is not None:
                         return of, found
-        except Rejected as rejected:
+        except RejectedError as rejected:
             return of, rejected.finding
     return None, None
 

@@ -7,21 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from puzzles._compile import compiled, lowered, supported_chips
 from puzzles._jax import Jaxpr
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.numbers import number_words
 from puzzles._launch import Finding as Known
-from puzzles._launch import Launch, faults, kernel_calls, program_of, visited
+from puzzles._launch import Launch, faults, program_of, timeline
+from puzzles._program import kernel_calls, visited
 from puzzles._rules import Finding, sentence
-from puzzles._tpu import (
-    SimulationError,
-    compiled,
-    foreseen,
-    lowered,
-    simulate,
-    supported_chips,
-    timeline,
-)
+from puzzles._simulator import SimulationError, foreseen, simulate
 
 
 def smallest_first(answer: Answer) -> Sequence[Run]:

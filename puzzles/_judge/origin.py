@@ -13,7 +13,8 @@ import numpy as np
 
 from puzzles._jax import JaxprEqn
 from puzzles._judge import source
-from puzzles._launch import LAYOUT, PALLAS_CALL, Launch, Operand, Traced, within
+from puzzles._launch import Launch, Operand, Traced
+from puzzles._program import LAYOUT, PALLAS_CALL, within
 
 # Layout only, of one array: no number changes but by a cast.
 _FREE = LAYOUT - {"concatenate", "rev"}

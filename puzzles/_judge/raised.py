@@ -17,11 +17,11 @@ import numpy as np
 
 from puzzles._jax import call_at_fault, params_at_fault
 from puzzles._judge.source import author_wrote, is_learners, lines_of, unwrap
-from puzzles._launch import Endless, Unreadable
+from puzzles._program import LoopLimitError, UnreadableError
 from puzzles._rules import Finding, rows, sentence
 
 
-class Rejected(Exception):
+class RejectedError(Exception):
     """Carries a finding out of the learner's code, to whoever has asked."""
 
     def __init__(self, finding: Finding) -> None:
@@ -33,7 +33,7 @@ class Rejected(Exception):
 def learners_code(label: str) -> Iterator[None]:
     """What a learner's code does within it to Python or to JAX's settings ends with it.
 
-    What it raises is a `Rejected` on the case called `label`.
+    What it raises is a `RejectedError` on the case called `label`.
     """
     before = dict(jax.config.values)
     try:
@@ -41,10 +41,10 @@ def learners_code(label: str) -> Iterator[None]:
             # Which of JAX's functions called tells where an error was made, as in a notebook.
             jax.config.update("jax_traceback_filtering", "off")
             yield
-    except Unreadable as error:
-        raise Rejected(Finding("unreadable", {"says": str(error)}, label)) from None
+    except UnreadableError as error:
+        raise RejectedError(Finding("unreadable", {"says": str(error)}, label)) from None
     except Exception as error:
-        raise Rejected(raised(error, label)) from None
+        raise RejectedError(raised(error, label)) from None
     finally:
         after = jax.config.values  # gathered anew each time it is asked for
         for name in [name for name, value in before.items() if after.get(name) is not value]:
@@ -58,7 +58,7 @@ def raised(error: Exception, label: str) -> Finding:
 
 def told(error: Exception) -> str:
     """The learner's exception: their line, the gist, the remedy where we know one."""
-    if isinstance(error, Endless):
+    if isinstance(error, LoopLimitError):
         return str(error)
     gist = first_sentence(error) + meant(error)
     where = learners_line(error)

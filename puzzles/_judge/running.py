@@ -13,7 +13,7 @@ from puzzles._judge.answer import Answer, Run
 from puzzles._judge.memory import blocks, faults_of_copies
 from puzzles._judge.origin import equations_outside, line_of, where_made
 from puzzles._judge.raised import learners_code, raised
-from puzzles._launch import equations, kernel_calls, longest_body, longest_loop, visited
+from puzzles._program import equations, kernel_calls, longest_body, longest_loop, visited
 from puzzles._rules import RULES, Finding, sentence
 
 # What a puzzle's kernel and grid never need; XLA would compile or run them for minutes.

@@ -20,7 +20,8 @@ from puzzles._judge.memory import explains
 from puzzles._judge.numbers import compare, on_tpu
 from puzzles._judge.running import MAY_RUN
 from puzzles._judge.source import Code, lines_of
-from puzzles._launch import Traced, faults, fingerprint, trace_call
+from puzzles._launch import Traced, faults, trace_call
+from puzzles._program import fingerprint
 from puzzles._puzzle import Mistake, Puzzle, mutate
 from puzzles._regions import RegionError
 from puzzles._rules import Finding, sentence

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from puzzles._compile import CHIPS
 from puzzles._draw import GREEN, VERMILLION, block_squares, code
 from puzzles._judge.answer import Answer
 from puzzles._judge.cost import Cost
@@ -27,7 +28,6 @@ from puzzles._receipt import (
     wait_seconds,
 )
 from puzzles._rules import address, sentence, title_of
-from puzzles._tpu import CHIPS
 
 _CHIP = CHIPS["v5e"]
 _just_shown: Verdict | None = None

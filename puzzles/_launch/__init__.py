@@ -1,17 +1,19 @@
-"""What does this call do? The ground of the engine: a function in, its launches out.
+"""What does this call do? A function in, its launches out.
 
 `trace_call` runs a function once and keeps its jaxpr as a `Traced`; `Traced.launches` reads from it
 what every `pallas_call` does, as `Launch`es of `Operand`s and `Dot`s: grid, blocks, bytes, buffers,
-executed work. `faults` finds what is wrong with a launch before anything runs. `by_jax`
-and `run_program` run a program, `run_as` runs one as a TPU may. No kernel is judged here, and
-nothing is known of puzzles.
+executed work. `faults` finds what is wrong with a launch before anything runs, and `timeline`
+follows the copies that a kernel makes by hand. Nothing runs here, no kernel is judged, and nothing
+is known of puzzles.
 """
 
 from __future__ import annotations
 
-from puzzles._launch.blocks import narrow
-from puzzles._launch.events import Event, Part
-from puzzles._launch.fault import faults, step_number
+from puzzles._launch.abstract_refs import memory_space
+from puzzles._launch.block_checks import faults, step_number
+from puzzles._launch.copies import Copy
+from puzzles._launch.copies_in_flight import Flight, Flights, View
+from puzzles._launch.events import Event, Part, accessed
 from puzzles._launch.finding import (
     ERROR,
     KINDS,
@@ -27,41 +29,13 @@ from puzzles._launch.finding import (
     told,
     when,
 )
-from puzzles._launch.finite import first_not_finite
-from puzzles._launch.flights import Flight, Flights, Place
-from puzzles._launch.graph import Abstract, Unreadable
-from puzzles._launch.in_numpy import Beyond, Endless, Enough
-from puzzles._launch.jaxprs import (
-    LAYOUT,
-    PALLAS_CALL,
-    around_kernels,
-    equations,
-    for_gpus,
-    kernel_calls,
-    launch_name,
-    longest_body,
-    longest_loop,
-    outside,
-    parameter_names,
-    subjaxprs,
-    through,
-    turns,
-    visited,
-    with_interpret,
-    within,
-)
 from puzzles._launch.launch import Launch
-from puzzles._launch.mesh import as_tpu, devices_called, pipelines_on_cpu
-from puzzles._launch.moves import Copy, bytes_of
+from puzzles._launch.log import ARITHMETIC, REDUCTIONS, TRANSCENDENTAL, Dot
 from puzzles._launch.operand import Operand, itemsize
 from puzzles._launch.pl_kernel import with_kernels_launched
-from puzzles._launch.programs import Ran, drawn, run_as, step_by_step
-from puzzles._launch.run import by_jax, run_program, runs_in_python, single
-from puzzles._launch.sameness import fingerprint
 from puzzles._launch.slices import ranges_of, ranges_shown, taken
-from puzzles._launch.smem import UNNAMED, memory_space
-from puzzles._launch.stepped import Machine
-from puzzles._launch.traced import (
+from puzzles._launch.timelines import Timeline, copied, timeline
+from puzzles._launch.traces import (
     Traced,
     as_function,
     keeping_traces,
@@ -71,6 +45,4 @@ from puzzles._launch.traced import (
     trace,
     trace_call,
 )
-from puzzles._launch.trail import EDGE, How, Seen, Trail, Unsafe, address, comparable, floating
-from puzzles._launch.wasted import waste
-from puzzles._launch.work import ARITHMETIC, REDUCTIONS, TRANSCENDENTAL, Dot
+from puzzles._launch.waste_notes import waste

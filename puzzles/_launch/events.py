@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import JaxprEqn, copy_parts
-from puzzles._launch.smem import at_step, called
-from puzzles._launch.work import LEAST, MOST
+from puzzles._launch.abstract_refs import at_step, called
+from puzzles._launch.log import LEAST, MOST
 
 COPIES = ("dma_start", "dma_wait")
 EVENTS = 4096  # that are kept: one for each execution of an equation, for all steps at once

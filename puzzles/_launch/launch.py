@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from puzzles._launch.accesses import Accesses, added, alone, rewritten, touched
+from puzzles._launch.copies import Copy, copied
 from puzzles._launch.events import COPIES, Waits, replay
-from puzzles._launch.moves import Copy, copied
+from puzzles._launch.log import LEAST, MOST, Dot, Log
 from puzzles._launch.operand import Operand, spread
-from puzzles._launch.touched import Touched, added, alone, rewritten, touched
-from puzzles._launch.work import LEAST, MOST, Dot, Log
 
 
 @dataclass(frozen=True)
-class Made:
+class AliasCost:
     """An output that shares an input's memory, and what XLA does to that before the launch.
 
     how: "fills" it with a constant, "computes" it, or "copies" an argument that is not donated.
@@ -40,14 +40,14 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Around:
+class Surroundings:
     """What the program does around a launch.
 
     unused: outputs that it drops: scratch, in effect. made: what it does for an aliased output.
     """
 
     unused: frozenset[int]
-    made: tuple[Made, ...]
+    made: tuple[AliasCost, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ class Launch:
     log: Log
     settings: Settings
     vmem_limit_bytes: int | None
-    around: Around
+    around: Surroundings
     line: str | None  # where it is launched
     times: int | None  # how often a loop around it runs it; None: only running it tells
     which: int = MOST  # of the counts in `log`
@@ -155,7 +155,7 @@ class Launch:
         return "at least" if self.unknown_loops else "" if self.exact else "at most"
 
     @cached_property
-    def touched(self) -> Touched:
+    def touched(self) -> Accesses:
         """What is read before it is written, never read or written, or never fetched."""
         started = [self.outputs[position].name for _, position in self.aliases]
         blocks = [o for o in self.inputs + self.outputs if o.piped and o.name not in started]

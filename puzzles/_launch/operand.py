@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import array_of
+from puzzles._launch.abstract_refs import memory_space
 from puzzles._launch.finding import line_of_function
-from puzzles._launch.smem import memory_space
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,8 @@ import jax
 from jax.experimental import pallas as pl
 
 from puzzles._jax import JaxprEqn
-from puzzles._launch.jaxprs import kernel_calls, rewritten
-from puzzles._launch.mesh import as_tpu
-from puzzles._launch.traced import Traced
+from puzzles._launch.traces import Traced
+from puzzles._program import as_tpu, kernel_calls, rewritten
 
 _KIND = "mpmd_map"  # since JAX 0.10
 _MESH = "TensorCoreMesh"  # other meshes are those of other cores

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from puzzles._program import bitcast
+
 # Along every axis of a buffer: (start, stop, whether it is an index, not a slice).
 Ranges = tuple[tuple[int, int, bool], ...]
 
@@ -87,17 +89,6 @@ def taken(value: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
                 raise NotImplementedError("a slice beyond the edge of a ref")
         value = value[(*place, ...)]
     return value
-
-
-def bitcast(value: np.ndarray, dtype: Any) -> np.ndarray:
-    """The bits as another type: rows that lie in one word of 32 bits become one, or come of one."""
-    old, new = value.dtype.itemsize, np.dtype(dtype).itemsize
-    *leading, rows, lanes = value.shape
-    if new > old:
-        words = value.reshape(*leading, rows * old // new, new // old, lanes)
-        return np.ascontiguousarray(np.swapaxes(words, -1, -2)).view(dtype)[..., 0]
-    parts = np.ascontiguousarray(value)[..., None].view(dtype)
-    return np.swapaxes(parts, -1, -2).reshape(*leading, rows * old // new, lanes)
 
 
 def _place(index: Any) -> slice | int:

@@ -94,7 +94,7 @@ import dataclasses
 import numpy as np
 
 from puzzles import Launch, Puzzle
-from puzzles._tpu import CHIPS
+from puzzles._compile import CHIPS
 
 
 def make_inputs(key, M, K, N, mebibytes):

@@ -126,7 +126,7 @@ def test_what_is_left_undone_has_an_exit_status_of_its_own(
 
 @pytest.mark.parametrize("name", ["basics/ad_ten", "ad_ten"])
 def test_a_name_that_is_none_is_one_sentence(name: str) -> None:
-    with pytest.raises(puzzles.UnknownPuzzle, match="add_ten"):
+    with pytest.raises(puzzles.UnknownPuzzleError, match="add_ten"):
         gate.verify([name])
 
 

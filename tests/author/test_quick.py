@@ -15,14 +15,14 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("file", "tests", "rungs"),
     [
-        ("puzzles/_launch/run.py", ["tests/test_house.py", "tests/launch"], []),
+        ("puzzles/_program/run.py", ["tests/test_house.py", "tests/program"], []),
         ("puzzles/_draw/walk.js", ["tests/test_house.py", "tests/draw"], []),
         ("puzzles/_check.py", ["tests/test_house.py", "tests/judge"], []),
         ("puzzles/basics/row_sum.py", [], ["basics/row_sum"]),
         ("puzzles/basics/row_sum.toml", [], ["basics/row_sum"]),
         ("puzzles/basics/_audits.py", [], ["basics"]),
         ("puzzles/basics/__init__.py", [], ["basics"]),
-        ("tests/tpu/test_compiler.py", ["tests/tpu/test_compiler.py"], []),
+        ("tests/compile/test_compiler.py", ["tests/compile/test_compiler.py"], []),
         ("tests/browser/test_lab.py", [], []),
         ("README.md", [], []),
     ],

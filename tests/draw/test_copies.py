@@ -16,7 +16,7 @@ from launched import HBM, call, from_hbm, mistaken
 import puzzles
 from puzzles import _draw
 from puzzles._draw.copies import edges, marked, rows, sentence
-from puzzles._tpu.moments import MOMENTS
+from puzzles._launch.timelines import MOMENTS
 
 f32 = jnp.float32
 S = jax.ShapeDtypeStruct

@@ -6,13 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from puzzles._examine import apart, examining, shell
-
-
-@pytest.fixture
-def no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is compiled."""
-    monkeypatch.setattr(examining, "has_libtpu", lambda: False)
+from puzzles._examine import apart, shell
 
 
 @pytest.fixture

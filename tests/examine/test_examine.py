@@ -23,8 +23,9 @@ from launched import call, copy_kernel, from_hbm
 import puzzles
 from puzzles import examine
 from puzzles._examine import targets
-from puzzles._launch import KINDS, drawn, run
-from puzzles._tpu import simulator
+from puzzles._launch import KINDS
+from puzzles._program import run
+from puzzles._simulator import drawn, simulator
 
 f32, i32 = jnp.float32, jnp.int32
 S = jax.ShapeDtypeStruct
@@ -200,7 +201,7 @@ def test_arguments_are_written_as_jax_prints_shapes_or_as_numbers_and_python() -
     assert targets.argument("None") is None
     for text, says in [("f32[8", "is no argument"), ("f33[8]", "is no type"),
                        ("i32[3]=1,2", "2 numbers for 3 elements")]:  # fmt: skip
-        with pytest.raises(targets.Unfit, match=says):
+        with pytest.raises(targets.TargetError, match=says):
             targets.argument(text)
 
 

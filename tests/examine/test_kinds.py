@@ -15,7 +15,7 @@ from launches import ANY, mesh
 
 from puzzles import Examination, examine
 from puzzles._launch import trace_call
-from puzzles._tpu import sanitizer, simulate
+from puzzles._simulator import sanitizer, simulate
 
 f32, i32 = jnp.float32, jnp.int32
 S = jax.ShapeDtypeStruct

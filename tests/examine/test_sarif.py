@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from puzzles._examine.apart import Asked, Report, looked_at
+from puzzles._examine.apart import Reply, Request, looked_at
 from puzzles._examine.examination import Examination
 from puzzles._examine.sarif import sarif
 from puzzles._launch import Finding
@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.usefixtures("no_libtpu")
 def test_a_finding_stands_on_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    stream = looked_at(Asked("docs/kernels.py:stream", ("f32[32,128]",)))
-    document = sarif([stream, Report.unlooked("m:f", "it has no kernel")])
+    stream = looked_at(Request("docs/kernels.py:stream", ("f32[32,128]",)))
+    document = sarif([stream, Reply.unlooked("m:f", "it has no kernel")])
     (run,) = document["runs"]
     (result,) = (one for one in run["results"] if one["ruleId"] == "hazard")
     assert (document["version"], result["level"]) == ("2.1.0", "error")
@@ -35,6 +35,6 @@ def test_a_finding_stands_on_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_finding_without_a_line_stands_at_its_function() -> None:
     found = Examination("f", (Finding("vmem", "error", "too much"),))
-    report = Report.of("m:f", found, test_a_finding_without_a_line_stands_at_its_function)
+    report = Reply.of("m:f", found, test_a_finding_without_a_line_stands_at_its_function)
     ((file, _),) = report.places
     assert file == __file__

@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 @pytest.mark.usefixtures("folder")
 def test_what_names_no_function_is_one_sentence(target: str, says: str) -> None:
-    with pytest.raises(targets.Unfit) as told:
+    with pytest.raises(targets.TargetError) as told:
         targets.load(target)
     assert says in str(told.value)
     assert "\n" not in str(told.value)
@@ -86,9 +86,9 @@ def test_standard_output_is_one_json_document(capfd: pytest.CaptureFixture) -> N
     assert "step 1" not in said.out + said.err  # a kernel prints where it is run for its numbers
 
 
-def report(*severities: str, unread: str = "", gaps: tuple[str, ...] = ()) -> apart.Report:
+def report(*severities: str, unread: str = "", gaps: tuple[str, ...] = ()) -> apart.Reply:
     findings = tuple(Finding("idle", severity, "says") for severity in severities)
-    return apart.Report("m:f", "text", {}, findings, unread, gaps)
+    return apart.Reply("m:f", "text", {}, findings, unread, gaps)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import sabotage
 import sample
 
 from puzzles import examine
+from puzzles._compile import has_libtpu
 from puzzles._examine import examining
-from puzzles._tpu import has_libtpu
 
 RIGHT = {**launches.LAUNCHES, **{f"jax {k}": v for k, v in production.LAUNCHES.items()}}
 COMPILED = ("softmax_rows", "jax splash", "jax gmm", "jax paged")

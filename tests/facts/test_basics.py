@@ -17,7 +17,7 @@ from launched import call, copy_kernel, interpreted, one, reference, refused, si
 
 import puzzles
 from puzzles import _puzzle
-from puzzles._tpu import INSTALL_LIBTPU, NoEstimate, estimated_cycles, has_libtpu, lowered
+from puzzles._compile import INSTALL_LIBTPU, NoEstimateError, estimated_cycles, has_libtpu, lowered
 
 f32, bf16 = jnp.float32, jnp.bfloat16
 S = jax.ShapeDtypeStruct
@@ -233,7 +233,7 @@ def test_small_blocks_take_more_cycles_by_the_compilers_estimate():
         fn = functools.partial(puzzles.find("matmul_bf16").solution, bm=bm, bk=bk, bn=bn)
         try:
             return estimated_cycles(traced(fn, square, square), "v5e")
-        except NoEstimate as error:
+        except NoEstimateError as error:
             pytest.skip(str(error))
 
     large = cycles(512, 512, 512)

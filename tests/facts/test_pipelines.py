@@ -26,7 +26,7 @@ from launched import (
 
 import puzzles
 from puzzles import _puzzle
-from puzzles._tpu import CHIPS
+from puzzles._compile import CHIPS
 
 f32, i32 = jnp.float32, jnp.int32
 S = jax.ShapeDtypeStruct
@@ -135,7 +135,7 @@ def test_copies_in_flight():
 
 
 def estimated(fn, *args) -> int:
-    cycles = pytest.importorskip("puzzles._tpu.compiler")  # with libtpu, of the newest JAX
+    cycles = pytest.importorskip("puzzles._compile.compiler")  # with libtpu, of the newest JAX
     try:
         return cycles.estimated_cycles(traced(fn, *args), "v5e")
     except Exception as error:  # no libtpu here, or one that estimates nothing

@@ -21,8 +21,8 @@ from launched import mistaken, reference
 
 import puzzles
 from puzzles import _ladders
+from puzzles._compile import CHIPS
 from puzzles._receipt import receipt_text
-from puzzles._tpu import CHIPS
 from puzzles.splash_attention import splash_multi_head
 from puzzles.splash_attention._costs import banded_tiles
 
@@ -109,7 +109,7 @@ def problems_of(fact: Fact) -> Iterator[str]:
         )
     try:
         stands = bool(says) and says in page(rung)
-    except puzzles.UnknownPuzzle as error:
+    except puzzles.UnknownPuzzleError as error:
         yield f"{says!r}: {error}: name the rung on whose page the sentence stands"
     else:
         if not stands:

@@ -134,9 +134,9 @@ def test_an_unknown_name_suggests_the_nearest(capsys: pytest.CaptureFixture[str]
     assert "no puzzle is called 'zzz'; a puzzle is called as the function that you write" in text
     assert "add_ten" in text
     assert "row_sum" not in text
-    with pytest.raises(puzzles.UnknownPuzzle, match="did you mean 'add_ten'"):
+    with pytest.raises(puzzles.UnknownPuzzleError, match="did you mean 'add_ten'"):
         puzzles.find("add_tem")
-    with pytest.raises(puzzles.UnknownPuzzle, match="did you mean 'basics'"):
+    with pytest.raises(puzzles.UnknownPuzzleError, match="did you mean 'basics'"):
         puzzles.ladder("basic")
 
 
@@ -160,9 +160,9 @@ def test_strict_raises_on_anything_but_a_pass(
 ) -> None:
     monkeypatch.setenv("PUZZLES_STRICT", "1")
     assert puzzles.check(notebook["vector_add"]).passed
-    with pytest.raises(_check.NotPassed, match="not solved yet"):
+    with pytest.raises(_check.NotPassedError, match="not solved yet"):
         puzzles.check(_kernel(notebook, "..."))
-    with pytest.raises(_check.NotPassed, match="needs a function"):
+    with pytest.raises(_check.NotPassedError, match="needs a function"):
         puzzles.check(3)  # type: ignore[arg-type]
 
 

@@ -16,7 +16,7 @@ from puzzles._judge import judge
 from puzzles._judge.case import execute
 from puzzles._launch import trace_call
 from puzzles._puzzle import variant
-from puzzles._tpu import simulate
+from puzzles._simulator import simulate
 
 FUSED = puzzles.find("fused_matmul")
 

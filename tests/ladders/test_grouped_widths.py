@@ -15,8 +15,9 @@ import sample
 from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
 
 from puzzles import find, trace
-from puzzles._launch import by_jax, trace_call
-from puzzles._tpu import CHIPS, Compiler
+from puzzles._compile import CHIPS, Compiler
+from puzzles._launch import trace_call
+from puzzles._program import by_jax
 from puzzles.grouped_matmul import grouped_matmul
 from puzzles.grouped_matmul.quantized_grouped_matmul import quantised
 

@@ -30,7 +30,7 @@ from launched import interpreted, simulated
 from puzzles import find, trace
 from puzzles._launch import faults, trace_call
 from puzzles._puzzle import load
-from puzzles._tpu import foreseen
+from puzzles._simulator import foreseen
 from puzzles.pipelines._paged import drawn, pages_needed
 
 PAGE = 16

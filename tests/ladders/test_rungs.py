@@ -15,7 +15,7 @@ import sample
 import verdicts
 
 import puzzles
-from puzzles import Puzzle, _regions, _tpu, judge
+from puzzles import Puzzle, _compile, _regions, judge
 from puzzles._author import proof, review, soundness
 from puzzles._judge import cases, memory
 from puzzles._ladders import ladder_module
@@ -59,10 +59,10 @@ def test_solution_passes(puzzle: Puzzle) -> None:
 
 @pytest.mark.graduate
 @_each(sample.share(PUZZLES))
-def test_solution_compiles_for_a_tpu(puzzle: Puzzle, compiler: _tpu.Compiler) -> None:
+def test_solution_compiles_for_a_tpu(puzzle: Puzzle, compiler: _compile.Compiler) -> None:
     """Its first case for one, the rungs by turns; in `make graduate` all cases of all answers."""
     if puzzle.kernel:
-        chips = _tpu.supported_chips() if CHIPS is None else CHIPS
+        chips = _compile.supported_chips() if CHIPS is None else CHIPS
         others, some = puzzle.alternatives, puzzle
         if not sample.ALL:
             chips = [chips[(sample.seed() + PUZZLES.index(puzzle)) % len(chips)]]
@@ -70,7 +70,7 @@ def test_solution_compiles_for_a_tpu(puzzle: Puzzle, compiler: _tpu.Compiler) ->
         assert list(proof.compiler_problems(some, compiler, others, chips)) == []
 
 
-def test_a_production_shape_that_does_not_compile_is_told(compiler: _tpu.Compiler) -> None:
+def test_a_production_shape_that_does_not_compile_is_told(compiler: _compile.Compiler) -> None:
     """A table of 2 MiB, where SMEM has 1; and a rung of f32, once a case of it is bf16."""
     summit, tiled = puzzles.find("gapless_attention"), puzzles.find("tiled_matmul")
 
@@ -90,7 +90,7 @@ def test_a_production_shape_that_does_not_compile_is_told(compiler: _tpu.Compile
 
 @pytest.mark.usefixtures("compiler")
 def test_the_compiler_knows_the_generations_that_are_promised() -> None:
-    assert set(_tpu.supported_chips()) >= {"v4", "v5e", "v5p", "v6e"}
+    assert set(_compile.supported_chips()) >= {"v4", "v5e", "v5p", "v6e"}
 
 
 @pytest.mark.newest

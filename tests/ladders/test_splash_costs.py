@@ -20,8 +20,8 @@ import sample
 from masks import drawn, learners
 
 from puzzles import find, trace
+from puzzles._compile import Compiler
 from puzzles._launch import trace_call
-from puzzles._tpu import Compiler
 from puzzles.splash_attention import _gradients as graduation
 from puzzles.splash_attention._costs import banded_tiles
 from puzzles.splash_attention._costs import causal as causal_rule

@@ -30,7 +30,7 @@ import puzzles
 from puzzles import Puzzle, _regions
 from puzzles._author import review
 from puzzles._judge import Case, cases, unwrap
-from puzzles._ladders import UnknownPuzzle, ladder_module, ladder_of, ladders
+from puzzles._ladders import UnknownPuzzleError, ladder_module, ladder_of, ladders
 from puzzles._launch import trace_call
 
 FACTS = Path(__file__).parents[1] / "facts"
@@ -149,7 +149,7 @@ def unmet(puzzle: Puzzle) -> Iterator[str]:
             around = text[max(0, found.start() - _NEAR) : found.end() + _NEAR]
             if found[1] in known:
                 continue
-            with contextlib.suppress(UnknownPuzzle):
+            with contextlib.suppress(UnknownPuzzleError):
                 if ladder_of(found[1]) and _LATER.search(around):
                     continue
             yield found[1]

@@ -15,8 +15,9 @@ from jax.experimental.pallas import tpu as pltpu
 from launched import call, copy_kernel
 from launched import one as only
 
-from puzzles._launch import Abstract, trace
-from puzzles._launch.evaluate import Walk
+from puzzles._launch import trace
+from puzzles._launch.abstract_evaluation import AbstractInterpreter
+from puzzles._program import AbstractValueError
 from puzzles._receipt import receipt_text
 
 f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
@@ -78,11 +79,15 @@ def gather(rows, x):
 
 def test_what_depends_on_data_that_are_not_there_names_the_remedy():
     x = S((32, 128), f32)
-    with pytest.raises(Abstract, match=r"index map of x_ref in gather_kernel reads rows_ref") as e:
+    with pytest.raises(
+        AbstractValueError, match=r"index map of x_ref in gather_kernel reads rows_ref"
+    ) as e:
         trace(gather, S((5,), i32), x)
     assert "depends on data: pass arrays instead of ShapeDtypeStructs" in str(e.value)
     assert "argument 1, int32[5]" in str(e.value)
-    with pytest.raises(Abstract, match=r"^the grid of copy_kernel depends on data: pass arrays"):
+    with pytest.raises(
+        AbstractValueError, match=r"^the grid of copy_kernel depends on data: pass arrays"
+    ):
         trace(lambda n, x: call(copy_kernel, x, (n,), [ROW], ROW)(x), S((), i32), x)
 
 
@@ -179,7 +184,7 @@ def test_a_launch_inside_a_loop_is_read_once_and_says_how_often_it_runs():
     assert nested.times == 30
     open_ended = lambda n, x: lax.fori_loop(0, n, lambda _, y: fn(y), x)  # noqa: E731
     assert only(open_ended, jnp.int32(2), S((8, 128), f32)).times is None
-    with pytest.raises(Abstract, match="outside of the loop"):
+    with pytest.raises(AbstractValueError, match="outside of the loop"):
         trace(
             lambda rows, x: lax.map(lambda r: gather(r, x), rows),
             jnp.zeros((2, 5), i32),
@@ -202,7 +207,7 @@ def test_integers_behave_as_in_xla(function):
     if function in (jnp.where, jnp.clip):
         args = (*args, args[0])
     jaxpr = jax.make_jaxpr(function)(*(jnp.int32(0) for _ in args))
-    (got,) = Walk((len(x),)).start(jaxpr, args)
+    (got,) = AbstractInterpreter((len(x),)).start(jaxpr, args)
     want = np.asarray(jax.jit(jax.vmap(function))(*args))
     assert got.dtype == want.dtype
     np.testing.assert_array_equal(got, want)

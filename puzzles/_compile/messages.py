@@ -1,0 +1,135 @@
+"""What Mosaic will not lower, and what libtpu refuses, in plain words."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import types
+
+from puzzles._compile.chips import CHIPS
+from puzzles._jax import ClosedJaxpr, JaxprEqn, array_of, user_frame
+from puzzles._launch import Finding, line_of, placed, text_of, told
+from puzzles._program import kernel_calls, parameter_names
+from puzzles._rules import instead, rows, sentence
+
+_PYTHON = os.path.dirname(os.__file__)  # its own library
+# What libtpu says of memory: how much is needed of how much.
+_MEMORY = (
+    "allocation with size {need} and limit {have}",
+    r"memory space (?P<space>vmem)\. Used {need} of {have}",
+    r"\(size={need}\) would exceed memory \(size={have}\).*space=(?P<space>vmem|smem)",
+)
+
+
+def lowering(error: Exception, program: ClosedJaxpr) -> Finding:
+    """What to say of an exception of Mosaic's lowering."""
+    text = str(error)
+    if "block shape" in text and (found := re.search(r"Block spec for (\S+)", text)):
+        operand, whose = _block(found[1], program)
+        words = "1-D block in Mosaic" if "rank 1" in text else "block in Mosaic"
+        return told("misaligned", words, operand=operand, whose=whose)
+    where = _learners_line(error, program)
+    line = _short(linecache.getline(*where).strip()) if where else None
+    refused = f"`{line}`" if line else "the kernel"
+    facts = dict(line=placed(*where) if where else None, refused=refused)
+    if found := re.search(r"Unimplemented primitive.*?: ([\w-]+)", text):
+        other = instead(found[1])
+        facts |= dict(primitive=found[1], other=f": {other}" if other else "")
+        facts["used"] = f" It is used in `{line}`." if line else ""
+        return told("lowering", "no lowering", **facts)
+    for row, _ in rows("mosaic", text):
+        return told("lowering", "rule of Mosaic", rule=row.rule, remedy=row.says, **facts)
+    reason = gist(text) or sentence("wordless", error=type(error).__name__)
+    return told("lowering", "refused by Mosaic", reason=reason, **facts)
+
+
+def mask_column(equation: JaxprEqn) -> Finding:
+    """What to say of the equation that makes a column of a 1-D mask."""
+    line = _short(text_of(equation.source_info))
+    refused = f"`{line}`" if line else "the kernel"
+    return told("lowering", "mask", line=line_of(equation.source_info), refused=refused)
+
+
+def _block(origin: str, program: ClosedJaxpr) -> tuple[str | None, str]:
+    """The operand that JAX calls `args[0]` or `outputs`, and what to call its block."""
+    for call in kernel_calls(program.jaxpr):
+        grid = call.params["grid_mapping"]
+        for position, mapping in enumerate(grid.block_mappings):
+            if mapping.origin == origin:
+                name = parameter_names(call)[grid.num_index_operands + position]
+                block = tuple(getattr(b, "block_size", None) for b in mapping.block_shape)
+                facts = dict(name=name, block=block, shape=tuple(array_of(mapping).shape))
+                return name, sentence("block of an array", **facts)
+    return None, origin
+
+
+def _learners_line(error: Exception, program: ClosedJaxpr) -> tuple[str, int] | None:
+    """The line of the kernel whose operation failed, if it is known.
+
+    The verifier names it in a cause, `"kernel"("file.py":12:4 to :9)`; else JAX chains the
+    traceback of the operation, which ends at the `pallas_call` where it knows no better.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if found := re.search(r'\("([^"]+)":(\d+):', str(cause)):
+            return found[1], int(found[2])
+        cause = cause.__cause__ or cause.__context__
+    tb: types.TracebackType | None = getattr(error.__cause__, "__traceback__", None)
+    last = None
+    while tb is not None:
+        name = tb.tb_frame.f_code.co_filename
+        ours = re.search(r"[\\/](?:jax|jaxlib)[\\/]|[\\/]puzzles[\\/]_|<frozen", name)
+        if not ours and os.path.dirname(name) != _PYTHON:
+            last = (name, tb.tb_lineno)
+        tb = tb.tb_next
+    frames = (user_frame(call.source_info) for call in kernel_calls(program.jaxpr))
+    calls = {(frame.file_name, frame.start_line) for frame in frames if frame is not None}
+    return None if last in calls else last
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def gist(text: str) -> str:
+    """The first line that says something, without locations, codes and calls for bug reports."""
+    for noise in (
+        r"^(?:INTERNAL|INVALID_ARGUMENT|UNIMPLEMENTED|RESOURCE_EXHAUSTED): ",
+        r"Mosaic failed to compile TPU kernel: ",
+        r"Pallas encountered .* error\.\s*Please file a bug at \S+ Error details: ",
+        r"^\w*\s*(?:Verification failed|Invalid type):\s*",
+        r"error: .*\)\): |loc\([^)]*\)",
+        r"\bE\d{4}: \w+: ?",
+        r" ?Please (?:file|report) .*",
+    ):
+        text = re.sub(noise, "", text.strip())
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if line and not line.startswith("See http")), "")
+
+
+def refusal(text: str, chip: str) -> str:
+    """Why libtpu will not compile a kernel for `chip`, from its message."""
+    core = CHIPS[chip].vmem_bytes
+    for pattern in _MEMORY:
+        sizes = {name: rf"(?P<{name}>[\d.]+)(?P<{name}_unit>[KMG]?)" for name in ("need", "have")}
+        if found := re.search(pattern.format(**sizes), text):
+            need, have = (_bytes(found[name], found[f"{name}_unit"]) for name in sizes)
+            words = "no room for scalars"
+            if found.groupdict().get("space") != "smem":
+                words = "no room on a core" if max(need, have) > 0.99 * core else "no room in VMEM"
+            facts = dict(need=amount(need), have=amount(have), chip=chip)
+            return sentence(words, core=amount(core), **facts)
+    if "memory space vmem" in text:
+        return sentence("more VMEM than there is", core=amount(core), chip=chip)
+    for row, found in rows("libtpu", text):
+        return row.says.format(*found.groups())
+    return f"Mosaic refuses the kernel: {gist(text)}"
+
+
+def _bytes(number: str, unit: str) -> float:
+    return float(number) * 1024 ** " KMG".index(unit)
+
+
+def amount(count: float) -> str:
+    return f"{count / 2**20:.4g} MiB"

@@ -1,0 +1,214 @@
+"""What a walk knows of memory: scalars in SMEM, and nothing of blocks of data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+UNKNOWN: Any = object()  # what no walk knows
+UNNAMED = "a scoped ref"  # what `run_scoped` allocates for a parameter without a name
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A ref of which only its form is known, and where it is: "hbm" is any memory off the core.
+
+    `path` is where `run_scoped` allocates it, empty for a parameter of the kernel.
+    """
+
+    name: str
+    space: str
+    shape: tuple[int, ...] = ()
+    dtype: Any = None
+    path: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, aval: Any, path: tuple[int, ...] = ()) -> Buffer:
+        """The ref of a kernel's parameter, or of what `run_scoped` allocates."""
+        shape = tuple(getattr(aval, "shape", ()))
+        return cls(name, place(aval), shape, getattr(aval, "dtype", None), path)
+
+
+@dataclass(frozen=True, eq=False)
+class Cells(Buffer):
+    """Scalars in SMEM that a kernel allocates: what it has stored there, where that is known.
+
+    JAX 0.7's `emit_pipeline` keeps there which slot it has come to.
+    """
+
+    # By index, an array over the grid or UNKNOWN; None stands for all other indices.
+    known: dict[tuple[int, ...] | None, Any] = field(default_factory=dict)
+
+    def load(self, transforms: Sequence[Any]) -> Any:
+        """One element for every grid step."""
+        at = self._at(transforms)
+        return UNKNOWN if at is None else self.known.get(at, UNKNOWN)
+
+    def store(self, transforms: Sequence[Any], value: Any, weight: np.ndarray) -> None:
+        """What is not certain is no longer known; weight: (2, steps of the grid)."""
+        at = self._at(transforms)
+        if at is None:
+            self.lost()
+            return
+        before = self.known.get(at, self.known.get(None))
+        certain = (weight[0] == weight[1]).all() and weight.max(initial=0) <= 1
+        self.known[at] = UNKNOWN
+        if not certain or not isinstance(value, np.ndarray):
+            return
+        new = value.reshape(value.shape[: weight.ndim - 1])
+        if before is None or weight[0].all():  # where nothing was, there was garbage
+            self.known[at] = new
+        elif before is not UNKNOWN:
+            self.known[at] = np.where(weight[0] > 0, new, before)
+
+    def lost(self) -> None:
+        """Somebody has written, and nobody knows what or where."""
+        self.known.clear()
+        self.known[None] = UNKNOWN
+
+    def _at(self, transforms: Sequence[Any]) -> tuple[int, ...] | None:
+        """The index of a single element, the same at all steps; None for any other."""
+        if not transforms and math.prod(self.shape) == 1:
+            return (0,) * len(self.shape)
+        indices = getattr(transforms[0], "indices", None) if len(transforms) == 1 else None
+        if indices is None or any(getattr(index, "size", 1) != 1 for index in indices):
+            return None
+        starts = [np.asarray(getattr(index, "start", index)) for index in indices]
+        if any(start.size != 1 or start.dtype.kind not in "iu" for start in starts):
+            return None
+        return tuple(int(start.reshape(())) for start in starts)
+
+
+def memory_space(aval: Any) -> str:
+    """Memory space of a ref in lower case; blocks go to VMEM unless told otherwise."""
+    space = str(getattr(aval, "memory_space", None)).rsplit(".", 1)[-1].lower()
+    return "vmem" if space in ("none", "default") else space
+
+
+def place(aval: Any) -> str:
+    """`memory_space`, where "any" is HBM: that is where it puts what is too large for VMEM."""
+    space = memory_space(aval)
+    return "hbm" if space == "any" else space
+
+
+def called(ref: Any) -> str:
+    """The name of a ref, or words where it has none."""
+    return getattr(ref, "name", "") or "a ref"
+
+
+def at_step(value: Any, ids: Sequence[int]) -> Any:
+    """A value over the grid at one step: a number, or an array of its own axes."""
+    if not isinstance(value, np.ndarray) or value.ndim < len(ids):
+        return value
+    return value[tuple(min(i, n - 1) for i, n in zip(ids, value.shape, strict=False))]
+
+
+_INSIDE = np.iinfo(np.int32).max
+LOOKS = 32  # reads of scalars that are kept: executions of an equation, for all steps at once
+
+
+@dataclass(frozen=True)
+class ScalarRead:
+    """A read of a scalar: which steps execute it, and the element in each, in a flat array.
+
+    index: what a step asks for that is not there, else `_INSIDE`.
+    """
+
+    ref: Ref
+    weight: np.ndarray
+    element: np.ndarray
+    index: np.ndarray
+
+    @property
+    def stray(self) -> np.ndarray:
+        """(per grid step) bool: the step reads outside."""
+        return np.asarray((self.weight > 0) & (self.index != _INSIDE))
+
+
+@dataclass(eq=False)
+class Ref:
+    """Scalars in SMEM: the whole array, and per axis where the block starts and if it is squeezed.
+
+    `contents` is None when the data are not known; `absent`, if given, then raises.
+    """
+
+    contents: np.ndarray | None
+    start: tuple[np.ndarray, ...]
+    visible: tuple[bool, ...]
+    absent: Callable[[], Any] | None = None
+    name: str = ""
+    path: tuple[int, ...] = ()  # see `Buffer`
+
+    @classmethod
+    def whole(
+        cls,
+        shape: tuple[int, ...],
+        contents: np.ndarray | None,
+        absent: Callable[[], Any] | None = None,
+        name: str = "",
+    ) -> Ref:
+        """A ref to all of an array."""
+        start = (np.zeros((), np.int32),) * len(shape)
+        return cls(contents, start, (True,) * len(shape), absent, name=name)
+
+    def store(self, transforms: Sequence[Any], value: Any, weight: np.ndarray) -> None:
+        """Keep a number that a single grid step stores for certain; else nothing is known.
+
+        weight: (2, *grid), of the whole grid.
+        """
+        contents = self.contents
+        self.lost()  # but for what is surely known
+        steps = np.argwhere(weight[0])
+        indices = [getattr(one, "indices", (None,)) for one in transforms]
+        if contents is None or len(steps) != 1 or weight.sum() != 2 or len(indices) > 1:
+            return
+        index = [getattr(one, "start", one) for one in (*indices, (0,) * contents.ndim)[0]]
+        if not all(isinstance(one, int | np.integer | np.ndarray) for one in (value, *index)):
+            return
+        new, *place = (np.asarray(at_step(one, steps[0])) for one in (value, *index))
+        if new.size == 1 and len(place) == contents.ndim and all(one.size == 1 for one in place):
+            where = tuple(int(one.reshape(())) for one in place)
+            if all(0 <= i < n for i, n in zip(where, contents.shape, strict=True)):
+                contents = np.array(contents)  # the old one is what was passed in
+                contents[where] = new.reshape(())
+            self.contents = contents
+
+    def lost(self) -> None:
+        """Somebody has written, and nobody knows what or where."""
+        self.contents = None
+
+    def load(
+        self, transforms: Sequence[Any], shape: tuple[int, ...], weight: np.ndarray
+    ) -> tuple[Any, ScalarRead | None]:
+        """One element for every grid step of a weight's, and what is to be kept of this read."""
+        rank = weight.ndim
+        if self.contents is None:
+            return (UNKNOWN if self.absent is None else self.absent()), None
+        indices = getattr(transforms[0], "indices", None) if len(transforms) == 1 else None
+        if indices is None and not transforms and math.prod(shape) == 1:
+            indices = (0,) * sum(self.visible)  # `ref[...]` of a block that is a single scalar
+        if indices is None or len(indices) != sum(self.visible) or math.prod(shape) != 1:
+            return UNKNOWN, None
+        asked = iter(indices)
+        place, outside = [], np.array(_INSIDE)
+        for size, start, visible in zip(self.contents.shape, self.start, self.visible, strict=True):
+            index = next(asked) if visible else 0
+            index = getattr(index, "start", index)  # a slice of one element
+            if not isinstance(index, int | np.integer | np.ndarray):
+                return UNKNOWN, None
+            flat = np.reshape(index, np.shape(index)[:rank])
+            if flat.dtype.kind == "f":  # the CPU cuts it off, Mosaic will refuse it
+                flat = np.nan_to_num(flat, posinf=size, neginf=-1).astype(np.int64)
+            wrong = np.where((flat + start < 0) | (flat + start >= size), flat, _INSIDE)
+            if (wrong != _INSIDE).any():
+                outside = wrong
+            place.append(np.clip(flat + start, 0, size - 1))
+        elements = np.arange(self.contents.size).reshape(self.contents.shape)
+        look = ScalarRead(self, weight, np.asarray(elements[tuple(place)]), outside)
+        found = np.asarray(self.contents[tuple(place)])
+        lead = found.shape if found.ndim == rank else (1,) * rank
+        return found.reshape(lead + shape), look

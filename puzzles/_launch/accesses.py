@@ -1,0 +1,173 @@
+"""Who reads and writes each ref, and when: what a kernel does before its numbers are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from puzzles._launch.log import LEAST, MOST, Access
+from puzzles._launch.operand import Operand, row_keys, spread
+
+
+@dataclass(frozen=True)
+class Accesses:
+    """What a right kernel seldom does: each is a fact, and may explain wrong numbers.
+
+    early: (ref, first grid step) of outputs and scratch that are read before anything is written.
+    unread: inputs that no step reads. unwritten: outputs that no step writes. unstored: (output,
+    how many of its blocks leave VMEM though no step has written into them, how many leave, one of
+    them, the first grid step that holds it).
+    """
+
+    early: tuple[tuple[str, int], ...] = ()
+    unread: tuple[str, ...] = ()
+    unwritten: tuple[str, ...] = ()
+    unstored: tuple[tuple[str, int, int, tuple[int, ...], int], ...] = ()
+
+
+def touched(
+    touches: Sequence[Access],
+    blocks: Sequence[Operand],
+    scratch: Sequence[Operand],
+    grid: tuple[int, ...],
+) -> Accesses:
+    """The facts of a walk about inputs and outputs in blocks, and scratch.
+
+    What starts out as an input, or stays in HBM, is left out of `blocks`.
+    """
+    early, unread, unwritten, unstored = [], [], [], []
+    for number, operand in enumerate((*blocks, *scratch)):
+        mine = [touch for touch in touches if touch.ref == operand.name]
+        reads, writes = (
+            any(t.writes is way and t.weight[MOST].any() for t in mine) for way in (False, True)
+        )
+        if number >= len(blocks):
+            begins = np.arange(len(operand.fetched)) == 0
+        elif operand.output:
+            begins = operand.fetched
+            unwritten += [operand.name] * (not writes)
+            unstored += list(_unstored(operand, mine, grid))
+        else:
+            unread += [operand.name] * (not reads)
+            continue
+        if (step := _early(mine, begins, grid)) is not None:
+            early.append((operand.name, step))
+    return Accesses(tuple(early), tuple(unread), tuple(unwritten), tuple(unstored))
+
+
+def begun_elsewhere(
+    touches: Sequence[Access],
+    scratch: Sequence[Operand],
+    grid: tuple[int, ...],
+    program_ids: np.ndarray,
+    parallel: Sequence[int],
+) -> tuple[str, int, int] | None:
+    """Scratch that a second core would read before it writes, the step, and the axis; or None.
+
+    A TPU with two cores gives each of them half of a `parallel` axis, and scratch of its own.
+    program_ids: (steps, axes). scratch: without what the first core, too, reads before it writes.
+    """
+    for axis in parallel:
+        mine = program_ids[:, axis] >= -(-grid[axis] // 2)
+        begins = np.arange(mine.size) == np.argmax(mine)
+        for operand in scratch if mine.any() else ():
+            own = [touch for touch in touches if touch.ref == operand.name]
+            if (step := _early(own, begins, grid, mine)) is not None:
+                return operand.name, step, axis
+    return None
+
+
+def alone(
+    touches: Sequence[Access], outputs: Sequence[Operand], grid: tuple[int, ...]
+) -> np.ndarray:
+    """(steps,) bool: those that store into a block of an output, and no other step does."""
+    found = np.zeros(int(np.prod(grid)), bool)
+    for operand in (one for one in outputs if one.piped):
+        stores = _steps([t for t in touches if t.ref == operand.name], MOST, grid)
+        steps = np.flatnonzero(stores)
+        _, which, count = np.unique(
+            row_keys(operand.blocks[steps]), return_inverse=True, return_counts=True
+        )
+        found[steps[count[which.reshape(-1)] == 1]] = True
+    return found
+
+
+def rewritten(touches: Sequence[Access], operand: Operand, grid: tuple[int, ...]) -> bool:
+    """Whether no step reads an output, and each visit to a block stores into all of it."""
+    mine = [touch for touch in touches if touch.ref == operand.name]
+    if not operand.piped or any(not t.writes and t.weight[MOST].any() for t in mine):
+        return False
+    stored = _steps([touch for touch in mine if touch.whole], LEAST, grid)
+    visits = np.flatnonzero(operand.fetched)
+    return bool(np.logical_or.reduceat(stored, visits).all())
+
+
+def added(touches: Sequence[Access], operand: Operand, grid: tuple[int, ...]) -> np.ndarray | None:
+    """What share of its sum a ref holds after each step; None if no step adds to what it holds.
+
+    A sum begins where a step writes before it reads, and an output's with its block.
+    """
+    mine = [touch for touch in touches if touch.ref == operand.name]
+    writes, first = _steps(mine, MOST, grid), np.zeros(len(operand.fetched), np.int64)
+    for touch in mine:
+        first[(first == 0) & spread(touch.weight[MOST] > 0, grid)] = 1 + touch.writes
+    begins = (first == 2) | (operand.fetched & operand.output)
+    begins[:1] = True
+    if not (writes & (first == 1) & ~begins).any():
+        return None
+    starts, count = np.flatnonzero(begins), np.cumsum(writes)
+    run = np.cumsum(begins) - 1
+    before = (count - writes)[starts]
+    totals = np.add.reduceat(writes.astype(np.int64), starts)
+    return (count - before[run]) / np.maximum(totals, 1)[run]
+
+
+def _steps(touches: Sequence[Access], which: int, grid: tuple[int, ...]) -> np.ndarray:
+    """(steps,) bool: those that write, at most or at least."""
+    steps = np.zeros(int(np.prod(grid)), bool)
+    for touch in touches:
+        if touch.writes:
+            steps |= spread(touch.weight[which] > 0, grid)
+    return steps
+
+
+def _early(
+    touches: Sequence[Access],
+    begins: np.ndarray,
+    grid: tuple[int, ...],
+    within: np.ndarray | None = None,
+) -> int | None:
+    """The first step that reads for certain what no step since the last of `begins` has written.
+
+    within: the steps that are taken, if not all.
+    """
+    written = np.zeros(len(begins), bool)
+    asked = np.zeros(len(begins), bool)
+    for touch in touches:
+        if touch.writes:
+            written |= spread(touch.weight[MOST] > 0, grid)
+        else:
+            asked |= spread(touch.weight[LEAST] > 0, grid) & ~written
+    if within is not None:
+        written, asked = written & within, asked & within
+    before = np.cumsum(written) - written  # steps before this one that write
+    visit = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
+    asked &= before == before[visit]
+    return int(np.argmax(asked)) if asked.any() else None
+
+
+def _unstored(
+    operand: Operand, touches: Sequence[Access], grid: tuple[int, ...]
+) -> Iterator[tuple[str, int, int, tuple[int, ...], int]]:
+    visits = np.flatnonzero(operand.fetched)
+    if not operand.piped or not len(visits) or visits[0] != 0:
+        return
+    stored = np.logical_or.reduceat(_steps(touches, MOST, grid), visits)
+    keys = row_keys(operand.blocks[visits])
+    left = np.flatnonzero(~np.isin(keys, keys[stored]))
+    if stored.any() and len(left):
+        step = int(visits[left[0]])
+        block = tuple(int(n) for n in operand.blocks[step])
+        yield operand.name, len(np.unique(keys[left])), len(np.unique(keys)), block, step

@@ -1,0 +1,139 @@
+"""Copies that a kernel starts by hand: from where to where, and how many bytes each moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from puzzles._jax import JaxprEqn, copy_parts
+from puzzles._launch.abstract_refs import called, place
+from puzzles._launch.finding import text_of
+from puzzles._launch.operand import Operand, itemsize
+
+
+@dataclass(frozen=True)
+class Move:
+    """The refs at both ends of a copy, their memory spaces, and how much of them it takes.
+
+    `extents` are the sizes of both slices along the axes of their refs, the largest where data
+    decide, as `bytes_each` is; `exact` says that none do.
+    """
+
+    source: str
+    target: str
+    spaces: tuple[str, str]  # of source and target: "hbm", "vmem", "smem"
+    bytes_each: int
+    extents: tuple[tuple[int, ...], tuple[int, ...]]
+    exact: bool
+
+
+@dataclass(frozen=True)
+class Copy(Move):
+    """One copy in the text of a kernel: `make_async_copy`, `sync_copy`, or what a pipeline starts.
+
+    A place that copies slices of several sizes is one Copy for each of them.
+    """
+
+    line: str  # of the kernel, stripped; empty where it is not known
+    executed: np.ndarray = field(compare=False)  # (steps,) int: how often each step starts it
+
+    @classmethod
+    def of(cls, move: Move, within: Sequence[JaxprEqn], executed: np.ndarray) -> Copy:
+        """The copy that the last equation of `within` starts, inside those before it."""
+        line = next(filter(None, (text_of(one.source_info) for one in reversed(within))), "")
+        return cls(**vars(move), line=line, executed=executed)
+
+    @property
+    def times(self) -> int:
+        """How often it is started in all."""
+        return int(self.executed.sum())
+
+    @property
+    def bytes(self) -> int:
+        """What all its executions move."""
+        return self.bytes_each * self.times
+
+
+def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:
+    """An operand that stays in HBM, with what the kernel itself copies from it and to it."""
+    if operand.piped:
+        return operand
+    mine = [
+        (copy, extents)
+        for copy in copies
+        for end, extents in zip((copy.source, copy.target), copy.extents, strict=True)
+        if end == operand.name and len(extents) == len(operand.shape)
+    ]
+    portions = [(0,) * len(operand.shape), *(extents for copy, extents in mine if copy.times)]
+    return replace(
+        operand,
+        transfers=sum(copy.times for copy, _ in mine),
+        hbm_bytes=sum(copy.bytes for copy, _ in mine),
+        portion=tuple(map(max, zip(*portions, strict=True))),
+    )
+
+
+def moved(equation: JaxprEqn, parts: Sequence[Any], rank: int) -> Iterator[tuple[Move, np.ndarray]]:
+    """What a `dma_start` of these parts moves, and over the grid, which steps move so much."""
+    avals = copy_parts(equation.params["tree"], [v.aval for v in equation.invars])[:2]
+    known = parts[:2]
+    (source, seen_as), (target, _) = avals
+    names = [called(ref) for ref, _ in known]
+    ends = [
+        _sizes(ref, transforms, there, rank)
+        for (ref, transforms), (_, there) in zip(avals, known, strict=True)
+    ]
+    counts = [math.prod(sizes) for sizes, _ in ends]  # one of them, or arrays over the grid
+    exact = [count for count, (_, sure) in zip(counts, ends, strict=True) if sure]
+    count = np.asarray(exact[0] if exact else min(counts, key=np.max))
+    first, second = (tuple(int(np.max(size)) for size in sizes) for sizes, _ in ends)
+    places, item = (place(source), place(target)), itemsize(_dtype(source, seen_as))
+    count = count.reshape(count.shape or (1,) * rank)
+    for one in np.unique(count) if count.size > 1 else count.reshape(-1):
+        size = int(one) * item
+        yield Move(names[0], names[1], places, size, (first, second), bool(exact)), count == one
+
+
+def bytes_of(ref: Any, transforms: Sequence[Any]) -> int | None:
+    """Of what transforms leave of a ref; None where its size is not known."""
+    sizes, exact = _sizes(ref, transforms, transforms, 0)
+    item = np.dtype(_dtype(ref, transforms)).itemsize
+    return math.prod(map(int, sizes)) * item if exact else None
+
+
+def _sizes(
+    ref: Any, avals: Sequence[Any], known: Sequence[Any], rank: int
+) -> tuple[list[Any], bool]:
+    """How much transforms take of a ref along its axes, and whether that is exact.
+
+    A size is a number, or one over the grid. A reshaped ref begins anew, with its own axes.
+    """
+    sizes, exact = list(ref.shape), True
+    left = list(range(len(ref.shape)))  # axes that an index has not removed
+    for aval, value in zip(avals, known, strict=True):
+        if hasattr(aval, "indices"):
+            for axis, one, index in zip(tuple(left), aval.indices, value.indices, strict=True):
+                if not hasattr(one, "stride"):  # an integer, or an array of them
+                    sizes[axis] = math.prod(getattr(one, "shape", ()))
+                    left.remove(axis)
+                elif isinstance(index.size, np.ndarray):
+                    sizes[axis] = index.size.reshape(index.size.shape[:rank]).astype(np.int64)
+                elif isinstance(index.size, int | np.integer):
+                    sizes[axis] = index.size
+                else:
+                    exact = False
+        elif isinstance(shape := getattr(aval, "shape", None), tuple):
+            sizes, left = list(shape), list(range(len(shape)))
+    return sizes, exact
+
+
+def _dtype(ref: Any, transforms: Sequence[Any]) -> Any:
+    """The element type that is copied: a ref may be seen as another one."""
+    dtype = ref.dtype
+    for transform in transforms:
+        dtype = getattr(transform, "dtype", dtype)
+    return dtype

@@ -1,0 +1,171 @@
+"""How much arithmetic an equation is, and the log of what a kernel executes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from puzzles._jax import JaxprEqn
+from puzzles._launch.abstract_refs import ScalarRead, memory_space
+from puzzles._launch.finding import text_of
+from puzzles._launch.operand import vmem_size
+
+ARITHMETIC = {
+    "add", "add_any", "sub", "mul", "div", "rem", "max", "min", "neg", "abs", "sign", "floor",
+    "ceil", "round", "clamp", "square", "integer_pow", "nextafter", "reciprocal",
+}  # fmt: skip
+TRANSCENDENTAL = {
+    "exp", "exp2", "expm1", "log", "log1p", "logistic", "tanh", "sin", "cos", "tan", "asin",
+    "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "sqrt", "rsqrt", "cbrt",
+    "pow", "erf", "erfc", "erf_inv", "lgamma", "digamma",
+}  # fmt: skip
+REDUCTIONS = {
+    "reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "argmax", "argmin", "cumsum",
+    "cumprod", "cummax", "cummin", "cumlogsumexp",
+}  # fmt: skip
+
+
+def work(equation: JaxprEqn) -> tuple[int, int]:
+    """(operations, lanes) of one execution; lanes: of the vectors that hold exps and their like.
+
+    A dot is 2*M*N*K times its batch, whatever the dtype. Elementwise floating arithmetic is one
+    operation per output element, a reduction one per input element. Moves, casts, comparisons,
+    selects and integer work are free. A column takes whole vectors, of 8 × 128 elements.
+    """
+    name = equation.primitive.name
+    if name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        lhs, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+        return 2 * math.prod(out) * math.prod(lhs[a] for a in contracted), 0
+    if name in ARITHMETIC or name in TRANSCENDENTAL:
+        aval = equation.outvars[0].aval
+    elif name in REDUCTIONS:
+        aval = equation.invars[0].aval
+    elif name == "addupdate":
+        aval = equation.invars[1].aval
+    else:
+        return 0, 0
+    floating = jnp.issubdtype(aval.dtype, jnp.inexact)
+    *leading, rows, columns = (1, 1) + tuple(aval.shape)
+    vectors = math.prod(leading) * -(-rows // 8) * -(-columns // 128)
+    wide = vectors * 8 * 128 * (name in TRANSCENDENTAL)
+    return math.prod(aval.shape) * floating, wide * floating
+
+
+@dataclass(frozen=True, eq=False)
+class Dot:
+    """One `dot_general` of a kernel: shapes, dtypes of (lhs, rhs, out), and who executes it.
+
+    rounds: of f32 factors a TPU takes the bf16, unless the dot asks for more. line: its text.
+    """
+
+    lhs: tuple[int, ...]
+    rhs: tuple[int, ...]
+    out: tuple[int, ...]
+    dtypes: tuple[str, str, str]
+    executed: np.ndarray  # (steps,) int: how often each step executes it
+    flops_each: int
+    rounds: bool = False
+    line: str = ""
+
+    @classmethod
+    def of(cls, equation: JaxprEqn, executed: np.ndarray) -> Dot:
+        """The dot of an equation."""
+        lhs, rhs, out = (v.aval for v in (*equation.invars[:2], equation.outvars[0]))
+        dtypes = (str(lhs.dtype), str(rhs.dtype), str(out.dtype))
+        asked = equation.params["precision"]
+        exactly = asked is not None and all(p == jax.lax.Precision.HIGHEST for p in asked)
+        return cls(
+            lhs.shape,
+            rhs.shape,
+            out.shape,
+            dtypes,
+            executed,
+            work(equation)[0],
+            rounds="float32" in dtypes[:2] and not exactly,
+            line=text_of(equation.source_info),
+        )
+
+    @property
+    def flops(self) -> int:
+        """Operations of all its executions."""
+        return self.flops_each * int(self.executed.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Access:
+    """One read or write of a kernel's parameter in its text, with the weight of the steps.
+
+    whole: a store into all of it.
+    """
+
+    ref: str
+    writes: bool
+    weight: np.ndarray
+    whole: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class FalseHint:
+    """A `pl.multiple_of` that does not hold: at which steps, what is promised, and what is there.
+
+    steps, value: over the grid, as far as they vary.
+    """
+
+    equation: JaxprEqn
+    steps: np.ndarray
+    multiple: int
+    value: np.ndarray
+
+
+MOST, LEAST = 0, 1  # every branch on data is taken; only what is certain
+
+
+def _none() -> np.ndarray:
+    return np.array([0, 0], object)
+
+
+@dataclass
+class Log:
+    """What a walk over a kernel has seen, then a walk over each of its index maps.
+
+    Counts are pairs (most, least); weights are such pairs, and broadcast over the grid. branches,
+    loops: the places of those that depend on data. events: what a kernel that copies by hand does,
+    in its order; `cut` says that this is its beginning. touches: reads and writes of its
+    parameters, in the order of the text. looks, strays: the first LOOKS reads of scalars, and those
+    of such as are not there.
+    """
+
+    flops: np.ndarray = field(default_factory=_none)
+    transcendentals: np.ndarray = field(default_factory=_none)
+    lanes: np.ndarray = field(default_factory=_none)  # of those
+    dots: dict[tuple, tuple[JaxprEqn, np.ndarray]] = field(default_factory=dict)
+    copies: dict[tuple, tuple[tuple[JaxprEqn, ...], np.ndarray]] = field(default_factory=dict)
+    scoped: dict[tuple, list[Any]] = field(default_factory=dict)  # what `pl.run_scoped` allocates
+    branches: frozenset[tuple] = frozenset()
+    loops: frozenset[tuple] = frozenset()
+    busy: np.ndarray = field(default_factory=lambda: np.zeros((), bool))  # with arithmetic
+    strays: tuple[ScalarRead, ...] = ()
+    lies: tuple[FalseHint, ...] = ()  # the first of each `multiple_of`
+    events: list[Any] = field(default_factory=list)
+    cut: bool = False
+    looks: tuple[ScalarRead, ...] = ()
+    touches: list[Access] = field(default_factory=list)
+    moved: tuple[tuple[str, str], ...] = ()  # operands whose map reads what the kernel writes
+    written_inputs: tuple[str, ...] = ()  # that the kernel writes into, aliased ones aside
+
+    def copy(self) -> Log:
+        dots, copies, scoped = dict(self.dots), dict(self.copies), dict(self.scoped)
+        own: dict[str, Any] = dict(dots=dots, copies=copies, scoped=scoped)
+        return replace(self, **own, events=list(self.events), touches=list(self.touches))
+
+    @property
+    def scoped_vmem_bytes(self) -> int:
+        """What `pl.run_scoped` allocates in VMEM."""
+        avals = (aval for avals in self.scoped.values() for aval in avals)
+        return sum(vmem_size(a.shape, a.dtype) for a in avals if memory_space(a) == "vmem")

@@ -1,0 +1,342 @@
+"""The copies of a kernel moment by moment: what flies, what is waited for, what is computed on.
+
+Read from the walk over the kernel, which does not run, with the rules of `Flights`. Moments are in
+the kernel's own order; how long each of them takes is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from puzzles._jax import is_remote
+from puzzles._launch.abstract_refs import UNNAMED
+from puzzles._launch.copies import bytes_of
+from puzzles._launch.copies_in_flight import Flight, Flights, Place
+from puzzles._launch.events import Event, Part
+from puzzles._launch.finding import Finding, happens, line_of, text_of, told, when
+from puzzles._launch.launch import Launch
+from puzzles._launch.slices import ranges_of
+from puzzles._rules import sentence
+
+MOMENTS = 256  # that are followed
+_COPIES = ("dma_start", "dma_wait")
+_KINDS = {"touched too early": "hazard"} | dict.fromkeys(
+    ("copy outside", "copy of a pipeline outside", "no such semaphore"), "outside"
+)
+_KINDS |= dict.fromkeys(("ends of one type", "ends of two types"), "unequal")
+_LOOKS = 200_000  # at an event in a step; most may have nothing to do there
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A part of a buffer that copies come to or go from."""
+
+    name: str  # of the buffer, as it is shown
+    place: Place
+
+
+@dataclass(frozen=True)
+class CopySpan:
+    """A copy in flight from the moment `start` up to `end`, not included; None: it never ends.
+
+    `other` is what lies at its other end.
+    """
+
+    slot: int
+    other: str
+    inward: bool
+    start: int
+    end: int | None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What happens between two starts of copies: the kernel "waits", "computes", or "ends".
+
+    `slots` are touched, and if it is `wrong`, one of them must not be.
+    """
+
+    step: int
+    kind: str
+    line: str
+    slots: tuple[int, ...] = ()
+    wrong: bool = False
+
+
+@dataclass(frozen=True)
+class CopyFault:
+    """What goes wrong at a moment, in the line whose text is `line`.
+
+    kind: "hazard", "outside", "unequal" (the two ends of a copy), "stuck".
+    """
+
+    moment: int
+    kind: str
+    line: str
+    finding: Finding
+
+    @property
+    def says(self) -> str:
+        """What is wrong, and what to try."""
+        return self.finding.words
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What becomes of copies; `unknown` says why it ends early, if it does."""
+
+    slots: tuple[Slot, ...]
+    trips: tuple[CopySpan, ...]
+    moments: tuple[Phase, ...]
+    faults: tuple[CopyFault, ...]
+    unknown: str
+
+    def flying(self, moment: int) -> tuple[CopySpan, ...]:
+        """The copies in flight at a moment."""
+        begun = (trip for trip in self.trips if trip.start <= moment)
+        return tuple(trip for trip in begun if trip.end is None or moment < trip.end)
+
+    @property
+    def overlap(self) -> tuple[int, int]:
+        """At how many moments the kernel computes, and at how many of them a copy is in flight."""
+        computing = [n for n, one in enumerate(self.moments) if one.kind == "computes"]
+        return len(computing), sum(1 for n in computing if self.flying(n))
+
+
+class _UnknownError(Exception):
+    """Nothing is known from here on; `args[0]` names the sentence that says why."""
+
+
+@lru_cache(maxsize=16)  # a verdict asks several times of the same launches
+def timeline(launch: Launch) -> Timeline | None:
+    """What becomes of the copies that a kernel makes by hand; None if it makes none."""
+    if not any(event.name in _COPIES for event in launch.log.events):
+        return None
+    follower = _Follower(launch)
+    unknown = ""
+    try:
+        follower.follow()
+    except _UnknownError as error:
+        unknown = sentence(error.args[0], most=MOMENTS)
+    return follower.result(unknown)
+
+
+def copied(launch: Launch) -> Finding | None:
+    """The first thing that is wrong with a kernel's copies by hand, as far as it is followed."""
+    found = timeline(launch)
+    return found.faults[0].finding if found and found.faults else None
+
+
+class _Follower:
+    """Tells `Flights` what happens, and writes down what is in flight."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+        self.flights = Flights()
+        self.slots: list[Slot] = []
+        self.trips: list[CopySpan] = []
+        self.moments: list[Phase] = []
+        self.faults: dict[tuple[str, str], CopyFault] = {}  # by their words' name, and the line
+        self.under_way: dict[Flight, int] = {}  # the places of their trips
+        self.fresh = True  # what comes next is a new moment
+        self.step, self.ids = 0, [0] * len(launch.grid)
+        self.info: Any = None  # where the equation stands that is told about
+
+    def result(self, unknown: str) -> Timeline:
+        """All of it, with the slots of a buffer side by side."""
+        refs = list(dict.fromkeys(slot.place.buffer for slot in self.slots))
+        places = [slot.place for slot in self.slots]
+        order = sorted(
+            range(len(places)),
+            key=lambda n: (refs.index(places[n].buffer), places[n].ranges or ()),
+        )
+        place = {n: at for at, n in enumerate(order)}
+        moments = tuple(
+            replace(one, slots=tuple(sorted(place[n] for n in one.slots))) for one in self.moments
+        )
+        trips = tuple(
+            replace(trip, slot=place[trip.slot])
+            for trip in self.trips
+            if trip.start < len(self.moments)
+        )
+        faults = tuple(sorted(self.faults.values(), key=lambda one: one.moment))
+        return Timeline(tuple(self.slots[n] for n in order), trips, moments, faults, unknown)
+
+    def follow(self) -> None:
+        events, looks = self.launch.log.events, 0
+        starts = [event for event in events if event.name == "dma_start"]
+        copied = {ref for event in starts for ref, _ in event.parts(self.ids)[:2]}
+        for step, ids in enumerate(self.launch.program_ids.tolist()):
+            self.step, self.ids, self.fresh = step, ids, True
+            for event in events:
+                looks += 1
+                most, least = event.times(self.ids)
+                if looks > _LOOKS or most > 1:
+                    raise _UnknownError("goes on for longer")
+                if most != least and event.name in _COPIES:
+                    raise _UnknownError("data decide the copies")
+                if most:
+                    self.one(event, copied)
+            if self.launch.log.cut:
+                raise _UnknownError("goes on for longer")
+        if (left := self.flights.left()) is not None:
+            self.fresh, self.ids, self.info = True, [], None
+            self.moment("ends", "")
+            started = f": it was started in `{left.line}`" if left.line else ""
+            self.wrong("copy never waited for", then=started)
+
+    def one(self, event: Event, copied: set[Any]) -> None:
+        self.info = event.equation.source_info
+        text, parts = text_of(self.info), event.parts(self.ids)
+        if event.name == "dma_start":
+            if is_remote(event.equation):
+                raise _UnknownError("copied to another device")
+            self.start(parts, text)
+        elif event.name == "dma_wait":
+            semaphore, size = _semaphore(parts[2]), _size(parts[0])
+            if not size:
+                return
+            self.moment("waits", text)
+            if semaphore.beyond:
+                self.wrong("no such semaphore", **_no_such(semaphore))
+                raise _UnknownError("never beyond a wait")
+            if endless := self.flights.wait(semaphore, size):
+                self.wrong(endless, wanted=size, due=self.flights.due[semaphore])
+                raise _UnknownError("never beyond a wait")
+            self.landed()
+        elif event.name == "work":
+            self.moment("computes", text)
+        elif parts[0][0] in copied:
+            place = _place(parts[0])
+            touched = (n for n, slot in enumerate(self.slots) if slot.place.meets(place))
+            self.moment("computes", text, tuple(touched))
+            how = "reads" if event.name == "get" else "writes"
+            if why := self.flights.forbidden(how, place):
+                self.wrong("touched too early", **self.early(f"`{text}`", why, place))
+
+    def start(self, parts: Sequence[Part], text: str) -> None:
+        """A copy starts; what is wrong with it is noted, and it is in flight all the same."""
+        source, target = map(_place, parts[:2])
+        semaphore = _semaphore(parts[2])
+        taken, room = map(_size, parts[:2])
+        if not taken and not room:
+            return  # nothing moves
+        who = f"The copy that `{text}` starts" if text else "A copy"
+        refused: list[tuple[str, dict[str, Any]]] = []
+        if semaphore.beyond:
+            refused.append(("no such semaphore", _no_such(semaphore)))
+        if taken != room:
+            here, there = (np.dtype(ref.dtype) for ref, _ in parts[:2])
+            words = "ends of one type" if here == there else "ends of two types"
+            ends = dict(source=source, target=target, taken=taken, room=room)
+            refused.append((words, dict(who=who, here=here, there=there, **ends)))
+        for how, place in (("reads", source), ("writes", target)):
+            if place.beyond:
+                ref = place.buffer
+                words = "copy outside" if text else "copy of a pipeline outside"
+                where = dict(operand=ref.name, part=place.in_full, shape=ref.shape)
+                refused.append((words, dict(kind="out-of-bounds", who=who, **where)))
+            if why := self.flights.forbidden(how, place):
+                starts = f"the copy that `{text}` starts"
+                refused.append(("touched too early", self.early(starts, why, place)))
+        flight = Flight(source, target, semaphore, taken, text)
+        self.fresh = True
+        self.flights.start(flight)
+        self.started(flight)
+        if refused:
+            words, facts = refused[0]
+            self.note(len(self.moments), words, **facts)
+
+    def early(self, who: str, why: str, place: Place) -> dict[str, Any]:
+        """The facts of who touches what while a copy is in flight, and why it must not."""
+        says = happens(self.at, who if text_of(self.info) else "the kernel", why)
+        return dict(says=says, operand=place.buffer.name)
+
+    @property
+    def at(self) -> tuple[int, ...] | None:
+        """The grid step, where there is a grid."""
+        return tuple(self.ids) or None
+
+    def moment(self, kind: str, text: str, slots: tuple[int, ...] = ()) -> None:
+        """Add a moment, or go on with the last one: of the same kind, and nothing started since."""
+        if not self.fresh and self.moments[-1].kind == kind:
+            last = self.moments[-1]
+            both = tuple(dict.fromkeys((*last.slots, *slots)))
+            text = last.line if last.slots or not slots else text  # a slot's line says most
+            self.moments[-1] = replace(last, slots=both, line=text)
+            return
+        if len(self.moments) == MOMENTS:
+            raise _UnknownError("only the first moments")
+        self.moments.append(Phase(self.step, kind, text, slots))
+        self.fresh = False
+
+    def wrong(self, words: str, **facts: Any) -> None:
+        self.moments[-1] = replace(self.moments[-1], wrong=True)
+        self.note(len(self.moments) - 1, words, **facts)
+
+    def note(self, moment: int, words: str, kind: str = "hazard", **facts: Any) -> None:
+        """Keep what is wrong, once for each line: a loop makes it again in each round."""
+        text = text_of(self.info)
+        where = dict(launch=self.launch.name, step=self.at, line=line_of(self.info))
+        facts |= dict(when=when(self.at), where=when(self.at, text))
+        found = CopyFault(
+            moment, _KINDS.get(words, "stuck"), text, told(kind, words, **where, **facts)
+        )
+        self.faults.setdefault((words, text), found)
+
+    def started(self, flight: Flight) -> None:
+        """The row of a copy is its end in the core; of two, where it goes to."""
+        source, target = flight.source, flight.target
+        inward = not (_far(target) and not _far(source))
+        own, other = (target, source) if inward else (source, target)
+        name = own.buffer.name  # a buffer that nobody has named is that of an array
+        slot = Slot(f"buffer of {other.buffer.name}" if name == UNNAMED else name, own)
+        if slot not in self.slots:
+            self.slots.append(slot)
+        row, now = self.slots.index(slot), len(self.moments)
+        self.under_way[flight] = len(self.trips)
+        self.trips.append(CopySpan(row, str(other), inward, now, None))
+
+    def landed(self) -> None:
+        """What no longer is in flight ends with this moment."""
+        for flight in self.flights.landed:
+            place = self.under_way[flight]
+            self.trips[place] = replace(self.trips[place], end=len(self.moments))
+
+
+def _place(part: Part) -> Place:
+    ref, transforms = part
+    if not hasattr(ref, "dtype"):
+        raise _UnknownError("buffers unknown")
+    return Place(ref, ranges_of(transforms))
+
+
+def _size(part: Part) -> int:
+    """Bytes of a part of a buffer."""
+    size = bytes_of(_place(part).buffer, part[1])
+    if size is None:
+        raise _UnknownError("size unknown")
+    return size
+
+
+def _semaphore(part: Part) -> Place:
+    place = _place(part)
+    if place.ranges is None:
+        raise _UnknownError("semaphore unknown")
+    return place
+
+
+def _no_such(semaphore: Place) -> dict[str, Any]:
+    """The facts of a semaphore that is asked for and is not there."""
+    ref = semaphore.buffer
+    said = dict(name=ref.name, ref=f"`{ref.name}`", part=semaphore.in_full, shape=ref.shape)
+    return dict(kind="out-of-bounds", operand=ref.name, **said)
+
+
+def _far(place: Place) -> bool:
+    return getattr(place.buffer, "space", "") == "hbm"

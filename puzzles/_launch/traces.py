@@ -1,0 +1,185 @@
+"""One trace of a learner's function, shared by every stage that looks at it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from puzzles._jax import (
+    ClosedJaxpr,
+    JaxprEqn,
+    Literal,
+    jaxpr_as_fun,
+    retraced,
+    unused_copies_untold,
+)
+from puzzles._launch.calls import LISTED, Call
+from puzzles._launch.launch import Launch
+from puzzles._program import (
+    OTHER_KERNELS,
+    Graph,
+    UnreadableError,
+    as_tpu,
+    equations,
+    fingerprint,
+    kernel_calls,
+    part,
+    with_interpret,
+)
+from puzzles._rules import sentence
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A function as a jaxpr: `leaves` are the traced arguments, `out` the shapes of its result.
+
+    The learner's Python runs once, here. Values, simulation, lowering and the receipt are all read
+    from this jaxpr, so they speak of the same launch.
+    """
+
+    jaxpr: ClosedJaxpr
+    leaves: tuple[Any, ...]
+    out: Any
+
+    @cached_property
+    def graph(self) -> Graph:
+        """What is around the kernels; nothing is computed for it."""
+        return Graph(self.jaxpr, self.leaves)
+
+    @cached_property
+    def _calls(self) -> tuple[Call, ...]:
+        return tuple(map(Call, self.graph.calls))
+
+    @property
+    def grids(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Name and grid of every `pallas_call`, at no cost, however large a grid is."""
+        return tuple((call.name, call.grid()) for call in self._calls)
+
+    @cached_property
+    def launches(self) -> tuple[Launch, ...]:
+        """Every `pallas_call`, in order; `AbstractValueError` if a grid or a map needs data."""
+        for name, grid in self.grids:
+            if (steps := math.prod(grid)) > LISTED:
+                facts = dict(grid=grid, name=name, steps=steps, most=LISTED)
+                raise UnreadableError(sentence("too large to list", **facts))
+        return tuple(call.launch() for call in self._calls)
+
+    @property
+    def other_kernels(self) -> tuple[str, ...]:
+        """The primitives of kernels that are no `pallas_call`: those of `pl.kernel`."""
+        return tuple(
+            equation.primitive.name
+            for equation in equations(self.jaxpr.jaxpr)
+            if equation.primitive.name in OTHER_KERNELS
+        )
+
+
+def program_of(call: JaxprEqn, launch: Launch | None = None) -> Traced:
+    """A kernel call as a program of its own; all operands are shapes, unless `launch` knows more.
+
+    Scalars that are prefetched, and a grid's bounds, are data then.
+    """
+    program, inputs = part([call])
+    known: dict[Any, Any] = {}
+    if launch is not None:
+        mapping = call.params["grid_mapping"].grid
+        given = zip(launch.grid, mapping, strict=True)
+        bounds = [np.int32(n) for n, size in given if not isinstance(size, int)]
+        steering = zip(call.invars, [*bounds, *launch.scalar_values], strict=False)
+        # a bound may stand in the program itself
+        known = {v: x for v, x in steering if x is not None and not isinstance(v, Literal)}
+    leaves = (
+        jnp.asarray(known[v]) if v in known else jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
+        for v in inputs
+    )
+    return Traced(program, tuple(leaves), [v.aval for v in call.outvars])
+
+
+def nothing_launched(traced: Traced) -> str:
+    """What to say of a program without a `pallas_call`."""
+    if not traced.other_kernels:
+        return sentence("nothing launched")
+    return sentence("launched otherwise", how=traced.other_kernels[0])
+
+
+def kernels(traced: Traced) -> dict[Hashable, Traced]:
+    """Each kernel call as a program of its own, by its fingerprint: equal ones are there once."""
+    each = (program_of(call) for call in kernel_calls(traced.jaxpr.jaxpr))
+    return {fingerprint(one.jaxpr): one for one in each}
+
+
+def is_traced(x: object) -> bool:
+    """True for what becomes an abstract value; ints, NumPy arrays and None stay static."""
+    return isinstance(x, jax.Array | jax.ShapeDtypeStruct)
+
+
+def trace_call(fn: Callable, *args: object) -> Traced:
+    """Trace `fn(*args)`. Whatever `fn` raises passes through.
+
+    Arrays and `ShapeDtypeStruct`s among the leaves of `args` are traced, all other leaves are
+    static. `fn` is wrapped afresh every time: JAX caches a trace by function, and a kernel that
+    was defined again in another cell must not be answered from that cache.
+    """
+    leaves, tree = jax.tree.flatten(args)
+    where = [n for n, leaf in enumerate(leaves) if is_traced(leaf)]
+
+    def call(*traced: object) -> object:
+        full = list(leaves)
+        for n, value in zip(where, traced, strict=True):
+            full[n] = value
+        result = fn(*jax.tree.unflatten(tree, full))
+        if callable(result):
+            raise TypeError("the result is a function, not an array")
+        return result
+
+    traced = tuple(leaves[n] for n in where)
+
+    kept: dict[Any, Any] = {}
+    key: Any = None
+    if _keeping:
+        forms = tuple((n, leaves[n].shape, leaves[n].dtype, leaves[n].weak_type) for n in where)
+        static = (leaf for leaf in leaves if not is_traced(leaf))
+        kept, key = _keeping[-1], (fn, tree, forms, tuple(map(fingerprint, static)))
+    if key not in kept:
+        # A trace remembers its mesh, and lowering for a TPU will ask for it.
+        with as_tpu(), retraced(), unused_copies_untold():
+            kept[key] = jax.make_jaxpr(call, return_shape=True)(*traced)
+    jaxpr, out = kept[key]
+    return Traced(jaxpr, traced, out)
+
+
+_keeping: list[dict] = []
+
+
+@contextmanager
+def keeping_traces() -> Iterator[None]:
+    """Within it, a function is traced once for arguments of one form, with whatever data.
+
+    For functions whose helpers nobody redefines meanwhile.
+    """
+    _keeping.append(_keeping[-1] if _keeping else {})
+    try:
+        yield
+    finally:
+        _keeping.pop()
+
+
+def as_function(traced: Traced) -> Callable[..., list]:
+    """`traced` as a function of its leaves that returns the flat list of results, for a TPU."""
+    return jaxpr_as_fun(with_interpret(traced.jaxpr, False))
+
+
+def trace(fn: Callable, *args: object) -> tuple[Launch, ...]:
+    """Every `pallas_call` of `fn(*args)`, without running a kernel; `ShapeDtypeStruct`s will do.
+
+    Raises `AbstractValueError` if a grid or an index map needs data; exceptions of `fn` pass.
+    """
+    return trace_call(fn, *args).launches

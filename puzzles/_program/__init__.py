@@ -1,0 +1,52 @@
+"""What does a JAX program compute? Jaxprs in, their values or facts about them out.
+
+`visited` and `rewritten` go through the programs within a program; `fingerprint` names what a
+program computes; `Graph` follows the data between its equations. `run_program` runs it in NumPy,
+and `by_jax` hands it to JAX. `as_tpu` traces as if on a TPU. Nothing is known of kernels here, but
+that a `pallas_call` is an equation.
+"""
+
+from __future__ import annotations
+
+from puzzles._program.dataflow import AbstractValueError, Graph, Node, UnreadableError, ask
+from puzzles._program.fingerprints import fingerprint
+from puzzles._program.interpreter import (
+    CONTROL,
+    FUEL,
+    BudgetError,
+    EarlyStopError,
+    LoopLimitError,
+    NumpyInterpreter,
+    Observer,
+    UnsupportedError,
+    Values,
+)
+from puzzles._program.jaxprs import (
+    CALLS,
+    LAYOUT,
+    OTHER_KERNELS,
+    PALLAS_CALL,
+    Interpreter,
+    around_kernels,
+    callee,
+    equations,
+    for_gpus,
+    kernel_calls,
+    launch_name,
+    longest_body,
+    longest_loop,
+    outside,
+    parameter_names,
+    part,
+    rewritten,
+    subjaxprs,
+    through,
+    turns,
+    visited,
+    with_interpret,
+    within,
+)
+from puzzles._program.numpy_rules import bitcast, narrow
+from puzzles._program.run import by_jax, interpreted, run_program, runs_in_python, single
+from puzzles._program.scalar_rules import evaluate
+from puzzles._program.target import as_tpu, devices_called, pipelines_on_cpu

@@ -1,0 +1,193 @@
+"""What the launches of a traced function need as data, computed where it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, is_key, scan_counts
+from puzzles._program.jaxprs import PALLAS_CALL, around_kernels, callee, kernel_calls, through
+from puzzles._program.run import ProgramInterpreter
+from puzzles._rules import sentence
+
+
+class UnreadableError(ValueError):
+    """A launch cannot be read; the text is a sentence that says why, and what to do."""
+
+
+class AbstractValueError(UnreadableError):
+    """A grid or an index map needs the data of an argument of which only the shape is given."""
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One equation outside kernels, with where its inputs come from.
+
+    `times` is how often it runs: the product of the lengths of the loops around it, None if one of
+    them is a `while`. `unused` are its outputs that nothing reads.
+    """
+
+    equation: JaxprEqn
+    inputs: tuple[Source, ...]
+    order: int
+    times: int | None = 1
+    unused: frozenset[int] = frozenset()
+
+    @cached_property
+    def on_data(self) -> bool:
+        """Whether it is given any of the arguments, or what is made of one."""
+        return any(
+            s.node.on_data if s.node else bool(s.index >= 0 or s.abstract) for s in self.inputs
+        )
+
+    @cached_property
+    def results(self) -> list[Any]:
+        """What it gives; those of what comes before it are there."""
+        given = zip(self.inputs, self.equation.invars, strict=True)
+        with np.errstate(all="ignore"):
+            return ProgramInterpreter().equation(
+                self.equation, [source.given(v.aval) for source, v in given]
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A value: output `index` of `node`, traced leaf `index`, or else a constant.
+
+    data: of a leaf or a constant. `abstract` names what it depends on that has a shape but no data;
+    empty if it can be computed.
+    """
+
+    node: Node | None = None
+    index: int = -1
+    data: Any = None
+    abstract: frozenset[str] = frozenset()
+
+    def given(self, aval: Any) -> Any:
+        """It as an operand of that form; a plain number becomes an array."""
+        data = self.data if self.node is None else self.node.results[self.index]
+        return data if is_key(aval) else np.asarray(data, aval.dtype)
+
+    @cached_property
+    def value(self) -> np.ndarray | None:
+        """The data, computed if need be; None if they are abstract."""
+        if self.abstract:
+            return None
+        if self.node is None:
+            return np.asarray(self.data)
+        for node in _leading_to(self.node):  # earlier launches may be among them
+            _ = node.results
+        return np.asarray(self.node.results[self.index])
+
+
+class Graph:
+    """The program around the kernels, with calls inlined: equations, launches, results."""
+
+    def __init__(self, jaxpr: ClosedJaxpr, arguments: Sequence[Any]) -> None:
+        self.nodes: list[Node] = []
+        leaves = [Source(None, n, x, _lacks(n, x)) for n, x in enumerate(arguments)]
+        # Of a program that is called twice, the variables stand for the values of its last call.
+        self._env: dict[Var, Source] = {}
+        self._times: list[int | None] = [1]  # how often the program in hand runs
+        self._used = [self._begin(jaxpr.jaxpr, _constants(jaxpr), leaves)]
+        for equation, begins, ends in through(jaxpr.jaxpr, _is_entered):
+            if begins is not None:
+                self._begins(equation, begins)
+            elif ends is not None:
+                self._used.pop()
+                self._times.pop()
+                if callee(equation) is not None:
+                    given = map(self._read, ends.outvars)
+                    self._env.update(zip(equation.outvars, given, strict=True))
+            elif callee(equation) is None:
+                self._add(equation)
+        self.results = [self._read(v) for v in jaxpr.jaxpr.outvars]
+        self.calls = [n for n in self.nodes if n.equation.primitive.name == PALLAS_CALL]
+
+    def _read(self, atom: Any) -> Source:
+        return Source(data=atom.val) if isinstance(atom, Literal) else self._env[atom]
+
+    def _begin(self, jaxpr: Jaxpr, consts: Sequence[Source], args: Sequence[Source]) -> set[Var]:
+        """What a program is given; the variables that it uses."""
+        self._env.update(zip(jaxpr.invars, args, strict=True))
+        self._env.update(zip(jaxpr.constvars, consts, strict=True))
+        used = {v for e in jaxpr.eqns for v in e.invars if isinstance(v, Var)}
+        return used | {v for v in jaxpr.outvars if isinstance(v, Var)}
+
+    def _begins(self, equation: JaxprEqn, inner: Jaxpr) -> None:
+        """A call; or a loop or a branch, where what it carries is known only as it runs."""
+        args, times = tuple(map(self._read, equation.invars)), self._times[-1]
+        if (called := callee(equation)) is not None:
+            self._times.append(times)
+            self._used.append(self._begin(inner, _constants(called), args))
+            return
+        name, p = equation.primitive.name, equation.params
+        lost = Source(abstract=frozenset({f"a value that changes inside a `{name}`"}))
+        if name == "while":
+            times = None
+        elif name == "scan" and times is not None:
+            times *= p["length"]
+        if name == "cond":
+            args = args[1:]
+        elif name == "scan":
+            args = args[: scan_counts(p)[0]]
+        elif name == "while" and inner is p["body_jaxpr"].jaxpr:
+            args = args[p["cond_nconsts"] :][: p["body_nconsts"]]
+        else:
+            args = ()
+        self._times.append(times)
+        blind = (lost,) * (len(inner.invars) - len(args))
+        consts = (lost,) * len(inner.constvars)
+        self._used.append(self._begin(inner, consts, (*args, *blind)))
+
+    def _add(self, equation: JaxprEqn) -> None:
+        inputs = tuple(map(self._read, equation.invars))
+        unused = frozenset(n for n, v in enumerate(equation.outvars) if v not in self._used[-1])
+        node = Node(equation, inputs, len(self.nodes), self._times[-1], unused)
+        self.nodes.append(node)
+        abstract = frozenset().union(*(s.abstract for s in inputs))
+        for n, variable in enumerate(equation.outvars):
+            self._env[variable] = Source(node, n, None, abstract)
+
+
+def _is_entered(equation: JaxprEqn, inner: Jaxpr) -> bool:
+    """Whether it is what a call calls; or is in a loop or a branch, and launches something."""
+    if not around_kernels(equation):
+        return False
+    called = callee(equation)
+    return any(True for _ in kernel_calls(inner)) if called is None else inner is called.jaxpr
+
+
+def ask(what: str, source: Source) -> NoReturn:
+    """Raise `AbstractValueError`: what depends on data, on which, and the remedy."""
+    names = " and ".join(sorted(source.abstract))
+    why = "needs data" if names.startswith("argument") else "inside a loop"
+    raise AbstractValueError(sentence(why, what=what, names=names))
+
+
+def _constants(closed: ClosedJaxpr) -> list[Source]:
+    return [Source(data=value) for value in closed.consts]
+
+
+def _lacks(n: int, leaf: Any) -> frozenset[str]:
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        return frozenset()
+    dims = ",".join(map(str, leaf.shape))
+    return frozenset({f"argument {n + 1}, {leaf.dtype}[{dims}]"})
+
+
+def _leading_to(node: Node) -> list[Node]:
+    """All that it needs, and it, in their order."""
+    found: set[Node] = set()
+    stack: list[Node | None] = [node]
+    while stack:
+        one = stack.pop()
+        if one is not None and one not in found:
+            found.add(one)
+            stack += [s.node for s in one.inputs]
+    return sorted(found, key=lambda one: one.order)

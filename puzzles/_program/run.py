@@ -1,0 +1,99 @@
+"""Running a program: by JAX on the CPU, or in NumPy down to the launches of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, is_key, jaxpr_as_fun
+from puzzles._program.interpreter import CONTROL, LoopLimitError, NumpyInterpreter, Observer, Values
+from puzzles._program.jaxprs import CALLS, PALLAS_CALL, part, visited, with_interpret
+
+Launcher = Callable[[JaxprEqn, Values], Sequence[Any]]  # runs a `pallas_call` on its operands
+
+
+def by_jax(program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+    """The flat results of a program as JAX runs it on the CPU, its launches interpreted.
+
+    They are NumPy's arrays, but for random keys, of which it has none.
+    """
+    return _on_cpu(_compiled(program), args)
+
+
+def _compiled(program: ClosedJaxpr) -> Callable[..., list[Any]]:
+    return jax.jit(jaxpr_as_fun(with_interpret(program, True)))
+
+
+def _on_cpu(run: Callable[..., list[Any]], args: Sequence[Any]) -> list[Any]:
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        return [x if is_key(x) else np.asarray(x) for x in run(*args)]
+
+
+_alone = lru_cache(maxsize=256)(lambda equation: part([equation]))  # made once, however often run
+
+
+def single(call: JaxprEqn, values: Values) -> tuple[ClosedJaxpr, Values]:
+    """One equation as a program, and what that is given."""
+    program, needed = _alone(call)
+    given = {v: x for v, x in zip(call.invars, values, strict=True) if not isinstance(v, Literal)}
+    return program, [given[v] for v in needed]
+
+
+def interpreted(call: JaxprEqn, values: Values) -> list[Any]:
+    """One equation, by JAX."""
+    _, given = single(call, values)
+    return _on_cpu(_compiled_alone(call), given)
+
+
+@lru_cache(maxsize=256)
+def _compiled_alone(equation: JaxprEqn) -> Callable[..., list[Any]]:
+    """One equation, which is compiled once however often it runs."""
+    return _compiled(_alone(equation)[0])
+
+
+class ProgramInterpreter(NumpyInterpreter):
+    """A program around its launches, each of which `launch` runs. JAX does what NumPy does not."""
+
+    def __init__(self, launch: Launcher = interpreted, observer: Observer | None = None) -> None:
+        super().__init__(observer)
+        self._launch = launch
+
+    def equation(self, equation: JaxprEqn, values: Values) -> Values:
+        """The results of one equation on its operands."""
+        try:
+            return self.planned(equation)(self, equation, values)
+        except LoopLimitError:
+            raise
+        except Exception:
+            return interpreted(equation, values)
+
+    def other(self, equation: JaxprEqn, values: Values) -> Values:
+        return interpreted(equation, values)
+
+    def _launches(self, equation: JaxprEqn, values: Values) -> Values:
+        return list(self._launch(equation, values))
+
+
+ProgramInterpreter.meanings = CONTROL | {PALLAS_CALL: ProgramInterpreter._launches}
+
+
+def run_program(
+    closed: ClosedJaxpr, args: Sequence[Any], launch: Launcher, observer: Observer | None = None
+) -> list[np.ndarray]:
+    """The flat results of a program, whose launches `launch` runs."""
+    given = [x if is_key(x) else np.asarray(x) for x in args]
+    with np.errstate(all="ignore"):
+        return [np.asarray(x) for x in ProgramInterpreter(launch, observer).closed(closed, given)]
+
+
+def runs_in_python(jaxpr: Jaxpr, through: Collection[str] = (*CALLS, *CONTROL)) -> bool:
+    """Whether `run_program` gets to every launch: not to those of `shard_map`, for example.
+
+    through: the primitives that may hold a launch.
+    """
+    paths = (path for equation, path in visited(jaxpr) if equation.primitive.name == PALLAS_CALL)
+    return all(one.primitive.name in through for path in paths for one in path)

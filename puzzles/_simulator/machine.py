@@ -1,0 +1,410 @@
+"""A launch run step by step in NumPy, which compiles nothing.
+
+It gives what JAX's interpreter gives. Where it cannot, as where an access reaches outside, it
+raises `UnsupportedError`, and the interpreter is asked. As a TPU may do it (`Semantics`) it does
+more: blocks are fetched when they change, an output holds NaN at first, parallel axes run
+backwards, copies arrive when they are waited for. What must not be done there is `HazardError`,
+with its grid step and line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from puzzles._jax import JaxprEqn, copy_parts, is_key, is_remote, written_refs
+from puzzles._launch import (
+    Flight,
+    Flights,
+    Launch,
+    Operand,
+    View,
+    accessed,
+    happens,
+    line_of,
+    ranges_of,
+    ranges_shown,
+    taken,
+    text_of,
+    told,
+    when,
+)
+from puzzles._program import (
+    CONTROL,
+    BudgetError,
+    NumpyInterpreter,
+    Observer,
+    UnsupportedError,
+    Values,
+    interpreted,
+    parameter_names,
+)
+from puzzles._simulator.semantics import (
+    EDGE,
+    HazardError,
+    Observation,
+    RunLog,
+    Semantics,
+    address,
+    comparable,
+    floating,
+)
+
+
+class Machine(NumpyInterpreter):
+    """One run of a launch; without `how` as JAX's interpreter does it."""
+
+    def __init__(
+        self,
+        call: JaxprEqn,
+        launch: Launch,
+        how: Semantics | None = None,
+        observer: Observer | None = None,
+        trail: RunLog | None = None,
+    ) -> None:
+        super().__init__(observer)
+        self.kernel, self.launch, self.how = call.params["jaxpr"], launch, how
+        self.trail = trail
+        self.names = parameter_names(call)
+        mapped = call.params["grid_mapping"].vmapped_dims
+        self.axes = [a for a in range(len(launch.grid)) if a not in mapped]
+        self.ids: tuple[int, ...] = ()
+        self.buffers: list[Any] = []  # the kernel's parameters, and then what it allocates
+        self.random = np.random.default_rng(0)  # what `pltpu.prng_random_bits` draws from
+        self.flights = Flights()  # semaphores are known by their address
+
+    def results(self, values: Sequence[Any]) -> Values:
+        """Those of the launch on its operands."""
+        launch, scalars = self.launch, len(self.launch.scalars)
+        operands = values[len(values) - scalars - len(launch.inputs) :]
+        if any(map(is_key, operands)):
+            raise UnsupportedError("random keys")
+        given = [np.asarray(x) for x in operands]
+        if self.how is None and any(n < scalars for n in written_refs(self.kernel)):
+            raise UnsupportedError
+        inputs = zip(given[scalars:], launch.inputs, strict=True)
+        arrays = [self.padded(x, operand) for x, operand in inputs]
+        sources = {o: i for i, o in launch.aliases}
+        for n, out in enumerate(launch.outputs):
+            i = sources.get(n)
+            if i is None:
+                arrays.append(self.padded(self.unwritten(out.shape, out.dtype), out))
+                continue
+            arrays.append(self.padded(given[scalars + i], out, launch.inputs[i]))
+            if self.how is not None:  # one piece of memory
+                arrays[i] = arrays[-1]
+        self.run_grid([x.copy() for x in given[:scalars]], arrays)
+        outputs = zip(arrays[len(launch.inputs) :], launch.outputs, strict=True)
+        return [array[tuple(map(slice, out.shape))] for array, out in outputs]
+
+    def unwritten(
+        self, shape: Sequence[int], dtype: Any, as_nan: tuple[str, ...] = ("nan",)
+    ) -> np.ndarray:
+        """Memory that nobody has written: NaN, the least integer, False, or a semaphore at zero.
+
+        as_nan: the ways of `How.unwritten` that make it so. Else zero, and where that was the
+        least integer, one.
+        """
+        nan = self.how is None or self.how.unwritten in as_nan
+        if jnp.issubdtype(dtype, jnp.floating):
+            return np.full(shape, np.nan if nan else 0, dtype)
+        if jnp.issubdtype(dtype, jnp.integer):
+            least = np.iinfo(dtype).min
+            return np.full(shape, least if nan else least == 0, dtype)
+        if jnp.issubdtype(dtype, jnp.bool_):
+            return np.full(shape, not nan)
+        if "sem" not in str(dtype):
+            raise UnsupportedError(f"memory of {dtype}")
+        return np.zeros(shape, np.int64)
+
+    def padded(self, x: np.ndarray, *operands: Operand) -> np.ndarray:
+        """A copy that holds whole blocks of each operand."""
+        if any(any(map(any, one.padding)) for one in operands):
+            raise UnsupportedError("the padding of a `pl.Element`")
+        blocks = zip(x.shape, *(one.sizes for one in operands), strict=True)
+        sizes = tuple(max(-(-n // b) * b for b in some) for n, *some in blocks)
+        whole = self.unwritten(sizes, x.dtype, ("nan", "padding"))
+        whole[tuple(map(slice, x.shape))] = x
+        return whole
+
+    def run_grid(self, scalars: Values, arrays: list[np.ndarray]) -> None:
+        """All steps; outputs are written into their arrays."""
+        operands = (*self.launch.inputs, *self.launch.outputs)
+        scratch = [self.unwritten(one.shape, one.dtype) for one in self.launch.scratch]
+        starts = []
+        for one, array in zip(operands, arrays, strict=True):
+            # As `jax.lax.dynamic_slice` has it: negative ones count from the end.
+            inside = np.where(one.starts < 0, one.starts + array.shape, one.starts)
+            inside = inside.clip(0, np.subtract(array.shape, one.sizes))
+            if self.how is not None and (inside != one.starts).any():
+                raise UnsupportedError("a block outside its array")
+            starts.append(inside.tolist())
+        held: list[Any] = [None] * len(operands)
+        places: list[Any] = [None] * len(operands)
+        for count, number in enumerate(self.order()):
+            if self.how is not None and count == self.how.most:
+                raise BudgetError
+            for n, (one, array) in enumerate(zip(operands, arrays, strict=True)):
+                place = _place(one, starts[n], number)
+                if self.how is None or not one.piped:
+                    held[n] = array[(*place, ...)]  # a view, of one element, too
+                elif place != places[n]:
+                    self.put_back(n, held, places, arrays)  # as the step before left it
+                    fresh = array[(*place, ...)].copy()
+                    held[n] = self.unwritten(fresh.shape, one.dtype) if one.output else fresh
+                    places[n] = place
+            self.ids = self.launch.at(number)
+            self.buffers = [*scalars, *held, *scratch]
+            self.run(self.kernel, [], self.buffers[:])
+        for n in range(len(operands)):
+            self.put_back(n, held, places, arrays)
+        self.ends()
+
+    def order(self) -> Sequence[int]:
+        """The numbers of the steps, in the order in which they run."""
+        launch, how = self.launch, self.how
+        order = np.arange(launch.steps).reshape(launch.grid)
+        backwards = how is not None and how.backwards
+        for axis, word in enumerate(launch.dimension_semantics or () if backwards else ()):
+            if word.endswith("parallel"):
+                order = np.flip(order, axis)  # where there are two steps, they change places, too
+        for axis, n in enumerate(launch.grid if how is not None and how.edges else ()):
+            order = order.take([*range(min(n, EDGE - 1)), *range(EDGE - 1, n)[-1:]], axis)
+        return order.reshape(-1).tolist()
+
+    def put_back(self, n: int, held: Values, places: Values, arrays: list[np.ndarray]) -> None:
+        """An output's block to its array."""
+        if n < len(self.launch.inputs) or places[n] is None:
+            return
+        arrays[n][places[n]] = held[n]
+        if self.trail is None:
+            return
+        out = self.launch.outputs[n - len(self.launch.inputs)]
+        within = arrays[n][tuple(map(slice, out.shape))]  # without what hangs over an edge
+        inside = within[(*places[n], ...)]
+        self.trail.carried.append(Observation(out.name, self.ids, comparable(inside)))
+
+    def ends(self) -> None:
+        """At the end nothing is under way."""
+        if self.flights.flying:
+            line = self.flights.flying[0].line
+            started = f": it was started in `{line}`" if line else ""
+            self.wrong(None, "copy never waited for", then=started)
+        if any(self.flights.due.values()):
+            self.wrong(None, "semaphore left signalled")
+
+    def wrong(
+        self, equation: JaxprEqn | None, words: str, kind: str = "hazard", **facts: Any
+    ) -> None:
+        """Raise `HazardError` in the words of that name, or `UnsupportedError` without `how`."""
+        if self.how is None:
+            raise UnsupportedError
+        info, step = None if equation is None else equation.source_info, self.ids or None
+        line = line_of(info) or self.launch.line
+        where = dict(launch=self.launch.name, step=step, line=line)
+        at = dict(when=when(step, text_of(info)[:100]), where=when(step, text_of(info)[:100]))
+        raise HazardError(told(kind, words, **where, **at | facts))
+
+    def part(
+        self,
+        equation: JaxprEqn,
+        ref: np.ndarray,
+        transforms: Sequence[Any],
+        words: str = "block of a ref outside",
+    ) -> np.ndarray:
+        """What transforms name of a ref; it must not reach outside, or that is told in `words`."""
+        try:
+            return taken(ref, transforms)
+        except Exception:
+            ranges, name = ranges_of(transforms), self.name_of(ref)
+            if ranges is not None and len(ranges) == ref.ndim:
+                if any(one is ref for one in self.buffers[: len(self.launch.scalars)]):
+                    words = "scalars outside"
+                span = ", ".join(f"{a}" if index else f"{a}:{b}" for a, b, index in ranges)
+                spelt = dict(ref=f"`{name}`" if name else "a ref", name=name or "ref", part=span)
+                self.wrong(equation, words, "out-of-bounds", operand=name, shape=ref.shape, **spelt)
+            if any(np.ndim(i) for one in transforms for i in getattr(one, "indices", ())):
+                which = f"`{name}`" if name else "A ref"
+                self.wrong(equation, "indexed with an array", "lowering", operand=name, which=which)
+            raise
+
+    def end(self, equation: JaxprEqn, ref: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
+        """One end of a copy."""
+        return self.part(equation, ref, transforms, "copy of a ref outside")
+
+    def semaphore(self, equation: JaxprEqn, ref: np.ndarray, transforms: Sequence[Any]) -> int:
+        """What tells it from all others."""
+        return address(self.part(equation, ref, transforms, "no such semaphore"))
+
+    def name_of(self, ref: np.ndarray) -> str | None:
+        """The kernel's parameter that a buffer is; None of what the kernel allocates."""
+        named = zip(self.names, self.buffers, strict=False)
+        return next((name for name, one in named if one is ref), None)
+
+    def view(self, array: np.ndarray, ref: np.ndarray, transforms: Sequence[Any]) -> View:
+        """A part of a ref; its name is made when somebody asks for it."""
+
+        def name() -> str:
+            part = ranges_shown(ranges_of(transforms), ref.shape)
+            return f"{self.name_of(ref) or 'a buffer'}{part}"
+
+        return View(array, name)
+
+    def touches(
+        self, equation: JaxprEqn, how: str, array: np.ndarray, ref: np.ndarray, transforms: Any
+    ) -> None:
+        """It must not read where a copy may still land, nor write there or where one may read."""
+        if why := self.flights.forbidden(how, self.view(array, ref, transforms)):
+            text = text_of(equation.source_info)
+            says = happens(self.ids, f"`{text}`" if text else "the kernel", why)
+            self.wrong(equation, "touched too early", says=says, operand=self.name_of(ref))
+
+    def other(self, equation: JaxprEqn, values: Values) -> Values:
+        """What NumPy has no rule for, JAX computes by itself."""
+        if equation.effects:
+            return super().other(equation, values)
+        try:
+            return [np.asarray(x) for x in interpreted(equation, values)]
+        except Exception:
+            return super().other(equation, values)
+
+    def _program_id(self, equation: JaxprEqn, _: Values) -> Values:
+        return [np.int32(self.ids[self.asked(equation)])]
+
+    def _num_programs(self, equation: JaxprEqn, _: Values) -> Values:
+        return [np.int32(self.launch.grid[self.asked(equation)])]
+
+    def asked(self, equation: JaxprEqn) -> int:
+        """The axis that is asked for; JAX's interpreter does not answer in loops and branches."""
+        if self.how is None and equation not in self.kernel.eqns:
+            raise UnsupportedError
+        return self.axes[equation.params["axis"]]
+
+    def _load(self, equation: JaxprEqn, values: Values) -> Values:
+        ref, transforms, _, mask = accessed(equation, values)
+        if mask is not None:
+            raise UnsupportedError("a load with a mask")
+        view = self.part(equation, ref, transforms)
+        self.touches(equation, "reads", view, ref, transforms)
+        self.note_nan(equation, ref, view if view.dtype == ref.dtype else ref)
+        return [view.copy()]
+
+    def note_nan(self, equation: JaxprEqn, ref: np.ndarray, read: np.ndarray) -> None:
+        """The first NaN that is read from each ref."""
+        if self.trail is None or not floating(read) or not np.isnan(read).any():
+            return
+        name, nans = self.name_of(ref), self.trail.nans
+        if all(name != one.operand for one in nans):
+            line = line_of(equation.source_info)
+            nans.append(Observation(name, self.ids, line, name in self.trail.stored))
+
+    def _store(self, equation: JaxprEqn, values: Values) -> Values:
+        ref, transforms, stored, mask = accessed(equation, values)
+        view = self.part(equation, ref, transforms)
+        if not np.may_share_memory(view, ref):  # a copy, of which nobody would know
+            raise UnsupportedError("a store through a bitcast")
+        self.touches(equation, "writes", view, ref, transforms)
+        if self.trail is not None:
+            self.trail.stored.add(self.name_of(ref))
+        if equation.primitive.name == "addupdate":
+            view += stored
+            return []
+        before = view.copy()
+        view[...] = stored if mask is None else np.where(mask, stored, before)
+        return [before]
+
+    def _dma_start(self, equation: JaxprEqn, values: Values) -> Values:
+        source, target, semaphore = copy_parts(equation.params["tree"], values)
+        if is_remote(equation) or equation.params.get("add"):
+            raise UnsupportedError("a copy to another device")
+        old, new = (self.end(equation, *one) for one in (source, target))
+        alike = old.shape == new.shape and old.dtype == new.dtype
+        if not alike or not np.may_share_memory(new, target[0]):
+            raise UnsupportedError("a copy between two forms")
+        self.touches(equation, "reads", old, *source)
+        self.touches(equation, "writes", new, *target)
+        if self.how is None or not self.how.late:
+            new[...] = old
+        if self.how is not None:
+            ends = self.view(old, *source), self.view(new, *target)
+            at, line = self.semaphore(equation, *semaphore), text_of(equation.source_info)
+            self.flights.start(Flight(*ends, at, new.nbytes, line))
+        return []
+
+    def _dma_wait(self, equation: JaxprEqn, values: Values) -> Values:
+        _, target, semaphore = copy_parts(equation.params["tree"], values)
+        if self.how is None:
+            return []
+        at, size = self.semaphore(equation, *semaphore), self.end(equation, *target).nbytes
+        if endless := self.flights.wait(at, size):
+            self.wrong(equation, endless, wanted=size, due=self.flights.due[at])
+        for one in self.flights.landed if self.how.late else ():
+            one.target.array[...] = one.source.array
+        return []
+
+    def _signal(self, equation: JaxprEqn, values: Values) -> Values:
+        ref, transforms, count, device, _ = equation.params["args_tree"].unflatten(values)
+        if self.how is None or device is not None:
+            raise UnsupportedError("a signal to another device")
+        self.flights.due[self.semaphore(equation, ref, transforms)] += int(count)
+        return []
+
+    def _wait(self, equation: JaxprEqn, values: Values) -> Values:
+        ref, transforms, count, *_ = equation.params["args_tree"].unflatten(values)
+        at = self.semaphore(equation, ref, transforms)
+        self.flights.due[at] -= int(count)
+        if self.how is None or self.flights.due[at] < 0:
+            self.wrong(equation, "semaphore never signalled")
+        return []
+
+    def _nothing(self, equation: JaxprEqn, values: Values) -> Values:
+        """A delay changes no number, and JAX prints what is to be printed."""
+        return [] if self.how is not None else self.other(equation, values)
+
+    def _seeds(self, equation: JaxprEqn, values: Values) -> Values:
+        if self.how is None:
+            return self.other(equation, values)
+        self.random = np.random.default_rng([int(x) % 2**32 for x in values])
+        return []
+
+    def _draws(self, equation: JaxprEqn, values: Values) -> Values:
+        if self.how is None:
+            return self.other(equation, values)
+        bits = self.random.integers(-(2**31), 2**31, equation.params["shape"])
+        return [bits.astype(equation.outvars[0].aval.dtype)]
+
+    def _run_scoped(self, equation: JaxprEqn, values: Values) -> Values:
+        jaxpr = equation.params["jaxpr"]
+        made = [self.unwritten(v.aval.shape, v.aval.dtype) for v in jaxpr.invars]
+        self.buffers += made
+        return self.run(jaxpr, values, made)
+
+
+def _place(operand: Operand, starts: Sequence, step: int) -> tuple[Any, ...]:
+    """Which part of its array an operand holds at a step."""
+    each = zip(starts[step], operand.block, strict=True)
+    return tuple(start if block is None else slice(start, start + block) for start, block in each)
+
+
+Machine.meanings = CONTROL | {
+    "program_id": Machine._program_id,
+    "num_programs": Machine._num_programs,
+    "run_scoped": Machine._run_scoped,
+    "debug_print": Machine._nothing,
+    "debug_callback": Machine._nothing,
+    "delay": Machine._nothing,
+    "prng_seed": Machine._seeds,
+    "prng_random_bits": Machine._draws,
+    "dma_start": Machine._dma_start,
+    "dma_wait": Machine._dma_wait,
+    "semaphore_signal": Machine._signal,
+    "semaphore_wait": Machine._wait,
+    "get": Machine._load,
+    "masked_load": Machine._load,
+    "swap": Machine._store,
+    "masked_swap": Machine._store,
+    "addupdate": Machine._store,
+}

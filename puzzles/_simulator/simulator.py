@@ -1,0 +1,109 @@
+"""A simulated TPU: memory that nobody wrote is NaN, and what must not be done there raises.
+
+NumPy runs a launch as a TPU may (`simulate`).
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from puzzles._jax import JaxprEqn
+from puzzles._launch import ERROR, Finding, Launch, Traced, copied, faults, memory_space, told
+from puzzles._program import (
+    BudgetError,
+    UnreadableError,
+    kernel_calls,
+    launch_name,
+    outside,
+    parameter_names,
+    subjaxprs,
+    visited,
+)
+from puzzles._rules import sentence
+from puzzles._simulator.programs import run_as
+from puzzles._simulator.semantics import HazardError, Semantics
+
+
+class SimulationError(Exception):
+    """What the simulated TPU refuses: a `finding`, None where it is NumPy that cannot."""
+
+    def __init__(self, found: Finding | str) -> None:
+        self.finding = None if isinstance(found, str) else found
+        self.says = found if isinstance(found, str) else found.words
+        super().__init__(self.says)
+
+
+def simulate(traced: Traced) -> list[np.ndarray]:
+    """The flat results of `traced` on its leaves, on a simulated TPU with one core.
+
+    Raises `SimulationError`, also for a buffer touched while a copy is in flight, a copy nobody
+    waits for, a wait that would never end, a `pl.ANY` ref that is indexed. Parallel axes run
+    backwards; copies are made when waited for.
+    """
+    if (known := foreseen(traced)) is not None:
+        raise SimulationError(known)
+    for leaf in traced.leaves:
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            raise TypeError(f"simulating needs data, and {leaf} is only a shape")
+    try:
+        ran = run_as(traced, Semantics())
+    except HazardError as error:
+        raise SimulationError(error.finding) from None
+    except Exception as error:
+        raise SimulationError(cannot(error)) from None
+    if ran.cut:
+        raise SimulationError(cannot(BudgetError("too many operations")))
+    return ran.results
+
+
+def cannot(error: Exception) -> str:
+    """That NumPy does not run a program, and why."""
+    return sentence("not in NumPy", why=str(error) or type(error).__name__)
+
+
+def foreseen(traced: Traced, rewritten: bool = False) -> Finding | None:
+    """What would be stopped at, or let pass, as far as the launches alone tell it.
+
+    An indexed ref in HBM, a block that is nowhere or comes back after another, a copy by hand.
+    Nothing where a launch cannot be read, as in a loop around it whose turns choose its blocks.
+    rewritten: a block may come back if it is written whole each time.
+    """
+    try:
+        launches = traced.launches
+    except UnreadableError:
+        return None
+    for call, launch in zip(kernel_calls(traced.jaxpr.jaxpr), launches, strict=True):
+        kinds = ("out-of-bounds", "revisited")
+        wrong = (f for f in faults(launch) if f.kind in kinds and f.severity == ERROR)
+        if rewritten:
+            wrong = (f for f in wrong if not again_whole(launch, f))
+        found = _indexed_hbm(call) or next(wrong, None) or copied(launch)
+        if found is not None:
+            return found
+    return None
+
+
+def again_whole(launch: Launch, found: Finding) -> bool:
+    """Whether a finding is of an output that is revisited, and written whole each time."""
+    return found.kind == "revisited" and launch.rewritten(found.operand)
+
+
+def _indexed_hbm(equation: JaxprEqn) -> Finding | None:
+    """That the kernel indexes a ref in HBM; 0.7.2 lets it pass, 0.10 does not."""
+    kernel = equation.params["jaxpr"]
+    names = dict(zip(kernel.invars, parameter_names(equation), strict=True))
+    for access, path in visited(kernel):
+        if access.primitive.name in ("get", "swap", "addupdate", "masked_load", "masked_swap"):
+            ref = access.invars[0]
+            for around in reversed(path):
+                for inner in subjaxprs(around):
+                    ref = outside(around, inner).get(ref, ref)
+            if memory_space(ref.aval) in ("any", "hbm"):
+                name = names.get(ref)
+                loads = access.primitive.name in ("get", "masked_load")
+                words = "loaded from HBM" if loads else "stored to HBM"
+                where = dict(launch=launch_name(equation), operand=name)
+                which = f"`{name}`" if name else "A ref in HBM"
+                return told("lowering", words, which=which, **where)
+    return None

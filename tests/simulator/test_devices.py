@@ -1,0 +1,110 @@
+"""Kernels that speak to each other, on four devices that NumPy plays."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+import sample
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from puzzles import examine
+from puzzles._examine.apart import Request, apart
+
+pytestmark = pytest.mark.usefixtures("no_libtpu")
+N = 4
+SHARD = (8, 128)
+
+
+def ring(what: str):
+    """Each device sends its part to the next one, over a barrier; `what` is done wrong."""
+
+    def kernel(x_ref, o_ref, send, recv, buffer, local):
+        me = lax.axis_index("x")
+        right, left = lax.rem(me + 1, N), lax.rem(me + N - 1, N)
+        barrier = pltpu.get_barrier_semaphore()
+        pl.semaphore_signal(barrier, 1, device_id=left)
+        if what != "no wait for the barrier":
+            pl.semaphore_wait(barrier, 2 if what == "waits for two" else 1)
+        there = me + 1 if what == "no such device" else right
+        source = buffer if what == "sends what nobody wrote" else x_ref
+        if what == "signals nobody":
+            pl.semaphore_signal(barrier, 1, device_id=me - 1)
+        copy = pltpu.make_async_remote_copy(source, buffer, send, recv, device_id=there)
+        if what == "sends what nobody wrote":
+            copy = pltpu.make_async_remote_copy(source, o_ref, send, recv, device_id=there)
+        copy.start()
+        copy.wait_send()
+        if what == "uses it early":
+            pltpu.sync_copy(buffer, o_ref)
+        if what != "no wait_recv":
+            copy.wait_recv()
+        if what not in ("uses it early", "sends what nobody wrote"):
+            pltpu.sync_copy(buffer, o_ref)
+
+    def local(x):
+        anywhere = pl.BlockSpec(memory_space=pl.ANY)
+        semaphores = [pltpu.SemaphoreType.DMA] * 2
+        return pl.pallas_call(
+            kernel, in_specs=[anywhere], out_specs=anywhere, out_shape=x,
+            scratch_shapes=[*semaphores, pltpu.VMEM(SHARD, jnp.float32), pltpu.SemaphoreType.DMA],
+            compiler_params=pltpu.CompilerParams(collective_id=0, has_side_effects=True),
+        )(x)  # fmt: skip
+
+    axis = jax.sharding.PartitionSpec("x")
+    mesh = jax.sharding.AbstractMesh((N,), ("x",))
+    return jax.shard_map(local, mesh=mesh, in_specs=axis, out_specs=axis, check_vma=False)
+
+
+def gathered():
+    """JAX's own `all_gather`, in which several copies are on one semaphore at a time."""
+    from jax.experimental.pallas.ops.tpu import all_gather
+
+    mesh = jax.sharding.AbstractMesh((2, 2), ("x", "y"))
+    return functools.partial(all_gather.all_gather, mesh=mesh, axis_name="x")
+
+
+FORM = jax.ShapeDtypeStruct((N * SHARD[0], SHARD[1]), jnp.float32)
+WRONG = {
+    "no wait for the barrier": ("hazard", "a barrier semaphore that is not back at zero"),
+    "waits for two": ("hazard", "waits for a semaphore that nothing signals"),
+    "no such device": ("out-of-bounds", "copies to device 4, and there are 4, numbered from 0"),
+    "signals nobody": ("out-of-bounds", "Device 0 signals device -1, and there are 4"),
+    "sends what nobody wrote": ("uninitialised", "depends on memory that nothing wrote"),
+    "uses it early": ("hazard", "reads `buffer`, and the copy into it, started in `copy.start()`"),
+    "no wait_recv": ("hazard", "reads `buffer`, and the copy into it, started in `copy.start()`"),
+}
+ASKED = sample.some(list(WRONG), 3)  # `make graduate` asks of all
+
+
+@pytest.mark.parametrize("right", [ring("right"), gathered()], ids=["right", "all_gather"])
+def test_nothing_is_found_in_a_right_kernel_and_it_was_run(right: Callable) -> None:
+    found = examine(right, FORM)
+    assert (found.findings, found.unseen) == ((), ())
+
+
+@pytest.mark.graduate
+@pytest.mark.parametrize("what", ASKED)
+def test_what_is_wrong_between_devices_is_told_with_its_line(what: str) -> None:
+    (one,) = examine(ring(what), FORM).findings
+    assert (one.severity, str(one.line).partition(":")[0]) == ("error", "test_together.py")
+    assert (one.kind, WRONG[what][1] in one.says) == (WRONG[what][0], True)
+
+
+@sample.in_turn
+def test_the_shell_gives_a_kernel_that_speaks_its_devices(tmp_path: Path) -> None:
+    text = Path(__file__).read_text(encoding="utf-8")
+    text += "\n\ndef make():\n    return ring('no wait_recv'), FORM\n"
+    (tmp_path / "rings.py").write_text(text, encoding="utf-8")
+    before = dict(os.environ)
+    report = apart(Request(f"{tmp_path}/rings.py:make"))
+    assert [one.kind for one in report.findings] == ["hazard"], report.text
+    assert "has not been waited for" in report.findings[0].says
+    assert dict(os.environ) == before
