@@ -19,13 +19,13 @@ def narrow(launch: Launch) -> None:
     for dot in launch.dots:
         kinds = {str(dtype) for dtype in dot.dtypes[:2]}
         assert kinds == {"bfloat16"}, (
-            f"a dot multiplies {' by '.join(sorted(kinds))}: leave the blocks in bf16, which is what "
-            "the matrix unit is built for, and ask for an f32 result"
+            f"a dot multiplies {' by '.join(sorted(kinds))}: leave the blocks in bf16, which "
+            "is what the matrix unit is built for, and ask for an f32 result"
         )
     written = str(launch.outputs[0].dtype)
     assert written == "bfloat16", (
-        f"the kernel writes {written}, and a cast outside has to read it again: round in the kernel, "
-        "where it stores"
+        f"the kernel writes {written}, and a cast outside has to read it again: round in the "
+        "kernel, where it stores"
     )
 
 

@@ -92,7 +92,8 @@ PUZZLE = Puzzle(
     hints=[
         "A kernel does not return its result: it leaves it in the output buffer.",
         "Index a Ref with `[...]` to read all of it, and assign to an indexed Ref to write.",
-        "One line: the output Ref, indexed, on the left; the input Ref, indexed, in a sum on the right.",
+        "One line: the output Ref, indexed, on the left; the input Ref, indexed, in a sum on "
+        "the right.",
     ],
     explain="""Reading a Ref gives a value, assigning to one fills the buffer. The two copies
     between HBM and VMEM are made by `pallas_call`, before and after the kernel runs.""",

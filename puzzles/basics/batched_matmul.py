@@ -112,10 +112,10 @@ PUZZLE = Puzzle(
     ),
     hints=[
         "How many steps are there, if each multiplies one pair? And which pair does step b take?",
-        "`None` in a block shape takes one index of that axis and removes it from the Ref. The index "
-        "map gets b alone, and returns three block indices.",
-        "The grid is `(B,)`. Every block shape is `None` and then a whole matrix, and every index map "
-        "returns b first and then `0, 0`.",
+        "`None` in a block shape takes one index of that axis and removes it from the Ref. The "
+        "index map gets b alone, and returns three block indices.",
+        "The grid is `(B,)`. Every block shape is `None` and then a whole matrix, and every "
+        "index map returns b first and then `0, 0`.",
     ],
     explain="""None makes the block one element thick along the batch and squeezes that axis away, so
     the kernel's matrices are two-dimensional. vmap builds exactly this launch of one without a

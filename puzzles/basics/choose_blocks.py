@@ -138,8 +138,9 @@ def audit(launch: Launch) -> None:
     )
     assert launch.intensity >= chip.ridge, (
         f"blocks {blocks} give {launch.intensity:.0f} FLOPs a byte, memory-bound: a v5e needs "
-        f"{chip.ridge:.0f}. A FLOP costs 1/bm + 1/bn, so the smaller of the two decides; these take "
-        f"{launch.vmem_bytes / 2**20:.2f} of {launch.vmem_limit_bytes / 2**20:g} MiB of VMEM"
+        f"{chip.ridge:.0f}. A FLOP costs 1/bm + 1/bn, so the smaller of the two decides; these "
+        f"take {launch.vmem_bytes / 2**20:.2f} of {launch.vmem_limit_bytes / 2**20:g} MiB of "
+        "VMEM"
     )
     waits, works = launch.steps * chip.step_seconds, launch.dot_flops / chip.flops_per_second
     assert waits <= works, (
@@ -170,8 +171,9 @@ PUZZLE = Puzzle(
         "each?",
         "The candidates for an axis are the multiples of 128 that divide it. Three short loops try "
         "them all; a launch is not needed, only arithmetic.",
-        "For each candidate, add up the buffers in bytes: two for each of the three bf16 blocks, one "
-        "f32 accumulator. Of those that fit, keep the one with the least time for bytes and steps.",
+        "For each candidate, add up the buffers in bytes: two for each of the three bf16 "
+        "blocks, one f32 accumulator. Of those that fit, keep the one with the least time for "
+        "bytes and steps.",
     ],
     explain="""For bk < K, traffic falls with bm and bn and does not depend on bk, so spend VMEM on the output
     block, and on bk what is left: it makes the steps few.""",

@@ -72,8 +72,8 @@ def make_inputs(key, M, N):
 def audit(launch: Launch) -> None:
     x = launch.inputs[0]
     assert x.portion[0] < x.shape[0], (
-        f"a block holds all {x.shape[0]} rows: with one block of rows there is nothing to revisit, but "
-        "long columns do not fit; keep several"
+        f"a block holds all {x.shape[0]} rows: with one block of rows there is nothing to "
+        "revisit, but long columns do not fit; keep several"
     )
 
 
@@ -98,7 +98,8 @@ PUZZLE = Puzzle(
     tolerance=1e-7,  # a maximum is exact
     slack={"bytes": 1.0},  # x is needed once
     par=lambda launch: (
-        f"{counted(launch.outputs[0].transfers, 'block of maxima')} in {counted(launch.steps, 'step')}"
+        f"{counted(launch.outputs[0].transfers, 'block of maxima')} in "
+        f"{counted(launch.steps, 'step')}"
     ),
     hints=[
         "List the output blocks of steps (0, 0), (0, 1), (1, 0), (1, 1). Does one come back after "

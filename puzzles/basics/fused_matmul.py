@@ -148,7 +148,8 @@ PUZZLE = Puzzle(
         "When is the sum complete, and still in VMEM? That is where bias and activation belong.",
         "`bias_ref[...]` is a row, (1, bn), and broadcasts against the accumulator. "
         "`jax.nn.gelu(x, approximate=True)` is the tanh form.",
-        "One line in each gap: add the bias to the accumulator's value; then activate, convert and store.",
+        "One line in each gap: add the bias to the accumulator's value; then activate, convert "
+        "and store.",
     ],
     explain="""At the last k the complete sum is in VMEM, so bias and activation cost arithmetic but
     no traffic. Both come before the one rounding to bf16.""",

@@ -135,10 +135,10 @@ PUZZLE = Puzzle(
         f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {counted(launch.steps, 'step')}"
     ),
     hints=[
-        "Begin with the output: step (i, j, k) works on block (i, j). Which block of `a`, stored as "
-        "K × M, does it need?",
-        "Seven keywords: grid, in_specs, out_specs, out_shape, scratch_shapes, compiler_params, and "
-        "the given interpret. The kernel reads k from grid axis 2.",
+        "Begin with the output: step (i, j, k) works on block (i, j). Which block of `a`, "
+        "stored as K × M, does it need?",
+        "Seven keywords: grid, in_specs, out_specs, out_shape, scratch_shapes, "
+        "compiler_params, and the given interpret. The kernel reads k from grid axis 2.",
         "`a`'s block has bk rows and bm columns and its map returns k first. The scratch is an "
         "f32 VMEM buffer of the output block's shape. Two axes are parallel, one is arbitrary.",
     ],

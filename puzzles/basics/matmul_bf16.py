@@ -131,8 +131,8 @@ PUZZLE = Puzzle(
         "sum is rounded.",
         "`preferred_element_type=jnp.float32` makes the dot of two bf16 blocks return f32. "
         "`.astype(o_ref.dtype)` rounds.",
-        "First gap: add a block product, asked for in f32, to the accumulator. Second gap: convert the "
-        "accumulator, and store it.",
+        "First gap: add a block product, asked for in f32, to the accumulator. Second gap: "
+        "convert the accumulator, and store it.",
     ],
     explain="""The matrix unit multiplies bf16 and sums in f32, so f32 accumulation costs nothing
     extra in the dots. Rounding once, at the store, loses no more than the output type has to.""",

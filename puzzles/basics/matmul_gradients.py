@@ -129,13 +129,13 @@ def audit(da: Launch, db: Launch, *, args) -> None:
     (M, K), N = args[0].shape, args[1].shape[1]
     for operand in (*da.inputs, *db.inputs):
         assert operand.shape not in ((K, M), (N, K), (N, M)), (
-            f"`{operand.name}` has shape {operand.shape}, and no argument has: it was transposed in HBM. "
-            "Fetch its blocks as they lie, and contract the other axis"
+            f"`{operand.name}` has shape {operand.shape}, and no argument has: it was "
+            "transposed in HBM. Fetch its blocks as they lie, and contract the other axis"
         )
     done, needed = da.dot_flops + db.dot_flops, 4 * M * K * N
     assert done >= needed or da.unknown_loops or db.unknown_loops, (
-        f"the dots do {done:,} FLOPs, where the two products need {needed:,}: only a dot runs on the "
-        "matrix unit, sums and products by hand do not"
+        f"the dots do {done:,} FLOPs, where the two products need {needed:,}: only a dot runs "
+        "on the matrix unit, sums and products by hand do not"
     )
 
 
@@ -151,10 +151,10 @@ PUZZLE = Puzzle(
     hints=[
         "Begin with each output. da's blocks are counted along M and K, so N is summed over, last. "
         "db's are counted along K and N, so M is.",
-        "An index map returns an array's own block indices, in its own order: rows first. `contract` "
-        "counts a block's axes from 0, rows first.",
-        "da: a grid over M, K, N; both inputs move along N, their columns, so the columns of both are "
-        "contracted. db: a grid over K, N, M; both inputs move along M, their rows.",
+        "An index map returns an array's own block indices, in its own order: rows first. "
+        "`contract` counts a block's axes from 0, rows first.",
+        "da: a grid over M, K, N; both inputs move along N, their columns, so the columns of "
+        "both are contracted. db: a grid over K, N, M; both inputs move along M, their rows.",
     ],
     explain="""A product's gradients contract other axes of the same arrays, so these stay in HBM as
     they lie: index maps and dimension numbers say which axes meet. Each launch has the axis that it sums

@@ -91,8 +91,8 @@ PUZZLE = Puzzle(
     ),
     hints=[
         "Rows of the result come from `a`, columns from `b`. Which program id counts rows?",
-        "`pl.BlockSpec((bm,), lambda i, j: (...,))`: two arguments, for the grid; one index, for the "
-        "vector. In the kernel, `[:, None]` makes a column.",
+        "`pl.BlockSpec((bm,), lambda i, j: (...,))`: two arguments, for the grid; one index, "
+        "for the vector. In the kernel, `[:, None]` makes a column.",
         "The first map ignores j, the second ignores i. The kernel stores a column times a row.",
     ],
     explain="""An index map selects the program ids that matter to its array. What it ignores is

@@ -95,10 +95,12 @@ PUZZLE = Puzzle(
     scale=scale,
     slack={"bytes": 1.0},  # x is needed once
     par=lambda launch: (
-        f"{counted(launch.outputs[0].transfers, 'block of sums')} in {counted(launch.steps, 'step')}"
+        f"{counted(launch.outputs[0].transfers, 'block of sums')} in "
+        f"{counted(launch.steps, 'step')}"
     ),
     hints=[
-        "It is row_sum, with a mask before the sum. Which elements of a block do not exist in the array?",
+        "It is row_sum, with a mask before the sum. Which elements of a block do not exist in "
+        "the array?",
         "An element's column in the array is j × bn plus its column in the block, which "
         "`jax.lax.broadcasted_iota` gives. `jnp.where` chooses between the element and zero.",
         "Compute the block of columns, compare it with N, choose by `jnp.where`; then sum, as in "

@@ -109,12 +109,13 @@ PUZZLE = Puzzle(
     scale=scale,
     slack={"bytes": 1.0},  # x is needed once
     par=lambda launch: (
-        f"{counted(launch.outputs[0].transfers, 'block of sums')} in {counted(launch.steps, 'step')}"
+        f"{counted(launch.outputs[0].transfers, 'block of sums')} in "
+        f"{counted(launch.steps, 'step')}"
     ),
     hints=[
         "What must hold before the first addition of each row of blocks? In which steps is that?",
-        "`@pl.when(condition)` guards the start; `pl.program_id(1)` is j. `jnp.sum(x, axis=1, keepdims=True)` "
-        "gives a column for one block.",
+        "`@pl.when(condition)` guards the start; `pl.program_id(1)` is j. `jnp.sum(x, axis=1, "
+        "keepdims=True)` gives a column for one block.",
         "Two parts: under `pl.when`, store zeros in the output Ref; then, unguarded, add this "
         "block's column of sums to it with `+=`.",
     ],

@@ -98,8 +98,10 @@ PUZZLE = Puzzle(
     ),
     hints=[
         "How many blocks come before the row of blocks that you are in? How many before you in it?",
-        "`pl.program_id(0)` is the row of blocks, `pl.num_programs(1)` the number of blocks in a row.",
-        "One line for the number, (row × blocks in a row) + column + 1, and one to multiply and store.",
+        "`pl.program_id(0)` is the row of blocks, `pl.num_programs(1)` the number of blocks in "
+        "a row.",
+        "One line for the number, (row × blocks in a row) + column + 1, and one to multiply "
+        "and store.",
     ],
     explain="""Program ids are scalars that the kernel can compute with, so a block can know where
     it lies. Row-major numbering is also the order in which the grid runs.""",

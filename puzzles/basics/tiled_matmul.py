@@ -117,8 +117,8 @@ PUZZLE = Puzzle(
     hints=[
         "An output block is finished only at the last k. What has to happen once before the first "
         "product, at every step, and once after the last one?",
-        "`pl.program_id(2)` is k, `pl.num_programs(2)` is how many there are. `@pl.when(condition)` "
-        "guards the function below it.",
+        "`pl.program_id(2)` is k, `pl.num_programs(2)` is how many there are. "
+        "`@pl.when(condition)` guards the function below it.",
         "Three parts: zero the accumulator under one `pl.when`; add a block product to it, "
         "unguarded; store it under another `pl.when`.",
     ],

@@ -164,8 +164,8 @@ PUZZLE = Puzzle(
         "Which of a, b and the result do the two gradients need? Look at what the last rung takes.",
         "forward returns two things, `(result, residuals)`; backward returns one gradient for each "
         "argument, in the order of the arguments.",
-        "Forward: the product, and a tuple of both operands. Backward: unpack them, and hand them with g "
-        "to the last rung's solution, whose pair is what to return.",
+        "Forward: the product, and a tuple of both operands. Backward: unpack them, and hand "
+        "them with g to the last rung's solution, whose pair is what to return.",
     ],
     explain="""The rule says what to save and how to come back; what `jax.grad` does around it is no
     different from any other function. Both operands are saved: each is needed for the other's

@@ -174,8 +174,8 @@ def accepts(tiles, M, K, N, E, vmem_bytes):
         assert tile % of == 0, f"{name} = {tile} is no multiple of {of}"
         assert size % tile == 0, f"{name} = {tile} does not divide {axis} = {size}"
     assert tiles[0] >= min(128, M), (
-        f"bm = {tiles[0]}: the matrix unit would load each block of weights for {tiles[0]} rows; take "
-        f"{min(128, M)} at least"
+        f"bm = {tiles[0]}: the matrix unit would load each block of weights for {tiles[0]} "
+        f"rows; take {min(128, M)} at least"
     )
 
 
@@ -216,7 +216,10 @@ def audit(launch: Launch, *, args) -> None:
         what += ": a visit brings bm rows, however few its group has"
     if max(mine) == mine[1]:
         more = launch.dot_flops / (2 * M * K * N)
-        what = f"they multiply {more:.1f} times what is needed: a visit computes bm rows, however few its group has"
+        what = (
+            f"they multiply {more:.1f} times what is needed: a visit computes bm rows, however few "
+            "its group has"
+        )
     elif max(mine) == mine[2]:
         what = f"{launch.steps:,} steps of 0.4 µs: larger bk or bn, or fewer visits"
     assert max(mine) <= _MOST * best, (
@@ -239,11 +242,13 @@ PUZZLE = Puzzle(
         dict(M=8192, K=4096, N=14336, E=8, mebibytes=32),  # twice the VMEM of most
     ],
     hints=[
-        "What does a larger bm save, and what does it cost where groups are small? What does whole K cost in VMEM?",
-        "The candidates are the multiples that divide an axis. Three short loops try them all: the table in the "
-        "text gives the price, and no launch is needed.",
-        "For each candidate: bytes of the buffers (two for each of three bf16 blocks, one f32 accumulator); numbers "
-        "moved for lhs, weights and result, by the left or the right column of the table; the largest of the three times. Keep what fits and costs least.",
+        "What does a larger bm save, and what does it cost where groups are small? What does "
+        "whole K cost in VMEM?",
+        "The candidates are the multiples that divide an axis. Three short loops try them all: "
+        "the table in the text gives the price, and no launch is needed.",
+        "For each candidate: bytes of the buffers (two for each of three bf16 blocks, one f32 "
+        "accumulator); numbers moved for lhs, weights and result, by the left or the right "
+        "column of the table; the largest of the three times. Keep what fits and costs least.",
     ],
     explain="""Whole K makes an expert's weights come once for all of its rows, cut K once for every tile of them. With
     many rows an expert, products can be the price, and then cut K costs nothing if columns are wide. With few rows

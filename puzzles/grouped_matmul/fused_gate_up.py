@@ -191,12 +191,13 @@ PUZZLE = Puzzle(
         dict(M=120, K=72, N=136, E=144, dtype="bfloat16"),  # tiles that hang over
     ],
     hints=[
-        "Two sums run side by side, as one did in grouped_matmul. When is a sum whole, so that a function of it "
-        "means something?",
-        "`jax.nn.silu` works in a kernel. `gate_ref` and `up_ref` are f32 scratch, and the rows that are not mine get "
-        "`others`.",
-        "At every k: one dot for each accumulator, with f32 results. At the last k: silu of one sum times the other, "
-        "a `jnp.where` between that and the others, a cast, one store.",
+        "Two sums run side by side, as one did in grouped_matmul. When is a sum whole, so that "
+        "a function of it means something?",
+        "`jax.nn.silu` works in a kernel. `gate_ref` and `up_ref` are f32 scratch, and the "
+        "rows that are not mine get `others`.",
+        "At every k: one dot for each accumulator, with f32 results. At the last k: silu of "
+        "one sum times the other, a `jnp.where` between that and the others, a cast, one "
+        "store.",
     ],
     explain="""Both products share the block of rows, and their sums meet in VMEM: so the rows are read once, not twice,
     and neither sum ever goes to HBM. What a launch of its own would write and read again is saved.""",

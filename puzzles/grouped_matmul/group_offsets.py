@@ -83,10 +83,12 @@ PUZZLE = Puzzle(
         dict(sizes=(16_777_217, 0, 3, 20_000_001, 5)),  # more than f32 can count
     ],
     hints=[
-        "Group g ends where all groups up to and including g have had their rows. And it starts where the group "
-        "before it ends.",
-        "`jnp.cumsum` gives running sums; `jnp.concatenate` takes a list of arrays, `jnp.pad` adds zeros at an end.",
-        "Two lines: the running sums of the sizes are the ends, E of them; put one int32 zero in front.",
+        "Group g ends where all groups up to and including g have had their rows. And it "
+        "starts where the group before it ends.",
+        "`jnp.cumsum` gives running sums; `jnp.concatenate` takes a list of arrays, `jnp.pad` "
+        "adds zeros at an end.",
+        "Two lines: the running sums of the sizes are the ends, E of them; put one int32 zero "
+        "in front.",
     ],
     explain="""The running sum of the sizes gives all ends at once, and a zero in front makes of them the
     starts, too. Nothing in it depends on a value while Python runs, so one compiled program serves

@@ -182,7 +182,9 @@ def rows_of(r, M, width, sizes, dtype):
 
 
 def crowd(E, M):
-    """Sizes of E groups: most are empty, many of one row, three share what is left of two fifths."""
+    """Sizes of E groups: most are empty, many of one row, three share what is left of
+    two fifths.
+    """
     r = np.random.default_rng(E)
     sizes = (r.random(E) < 0.2).astype(int)
     few = r.choice(E, 3, replace=False)
@@ -231,13 +233,15 @@ PUZZLE = Puzzle(
         dict(M=120, K=128, N=200, E=144),
     ],
     hints=[
-        "What happens at the last k is a masked store. New is only what the other rows get: zeros at a tile's first "
-        "visit, and what o_ref holds at the later ones.",
-        "`group_ids_ref[step]`, `tile_ids_ref[step]` and `offsets_ref[group]` are scalars. Row 0 of the block is row "
-        "tile · bm of the array; `jax.lax.broadcasted_iota(jnp.int32, o_ref.shape, 0)` counts from there. A visit is "
-        "the first of its tile if the step before had another tile, or if there is no step before.",
-        "Which group and which tile is this, which rows are mine, is this the first visit, what do the others "
-        "get (a `jnp.where`), and one store (another `jnp.where`). Cast to `o_ref.dtype` at the very end.",
+        "What happens at the last k is a masked store. New is only what the other rows get: "
+        "zeros at a tile's first visit, and what o_ref holds at the later ones.",
+        "`group_ids_ref[step]`, `tile_ids_ref[step]` and `offsets_ref[group]` are scalars. Row "
+        "0 of the block is row tile · bm of the array; `jax.lax.broadcasted_iota(jnp.int32, "
+        "o_ref.shape, 0)` counts from there. A visit is the first of its tile if the step "
+        "before had another tile, or if there is no step before.",
+        "Which group and which tile is this, which rows are mine, is this the first visit, "
+        "what do the others get (a `jnp.where`), and one store (another `jnp.where`). Cast to "
+        "`o_ref.dtype` at the very end.",
     ],
     explain="""Each visit of a tile fills in its own group's rows, and the first one clears the rest. It works
     because the visits of one tile are consecutive: between them the output block stays in VMEM. Tiles that

@@ -127,11 +127,12 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[dict(tiles=(1, 0, 2, 3), K=256, N=768), dict(E=144, K=128, N=256)],
     hints=[
-        "Write tiled_matmul's call first. Only one of its three operands has an axis that tiled_matmul's had not.",
-        "`None` squeezes the expert axis out of a block. The index map gets i, j, k and then the Ref with the group "
-        "of each tile.",
-        "lhs and the output are tiled as in tiled_matmul, with one more parameter in their maps. The map "
-        "of rhs returns three indices: the group of tile i, then k and j.",
+        "Write tiled_matmul's call first. Only one of its three operands has an axis that "
+        "tiled_matmul's had not.",
+        "`None` squeezes the expert axis out of a block. The index map gets i, j, k and then "
+        "the Ref with the group of each tile.",
+        "lhs and the output are tiled as in tiled_matmul, with one more parameter in their "
+        "maps. The map of rhs returns three indices: the group of tile i, then k and j.",
     ],
     explain="""A grouped matmul of whole tiles is a matmul whose index map looks up which weights to fetch. In
     the reference the kernel's body does not change, and the grid has no axis of experts. Weights that no token

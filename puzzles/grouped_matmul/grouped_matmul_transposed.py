@@ -135,12 +135,14 @@ PUZZLE = Puzzle(
         dict(M=120, K=72, N=136, E=144),
     ],
     hints=[
-        "Which axes of the two blocks are summed over? And in which order does rhs, as it is stored, have its "
-        "axes?",
-        "`jax.lax.dot_general` is told which axis of each factor to sum over: `((axes of a, axes of b), (batch axes of a, "
-        "of b))`, each a tuple, the last two empty here. Ask it for an f32 result as you ask `jnp.dot`. A block of rhs has `None`, then rows of N, then columns of K.",
-        "Add one product of the two blocks, at every step. The BlockSpec: `None`, bn, bk; the map gives the step's "
-        "group, the column block of the output, and k.",
+        "Which axes of the two blocks are summed over? And in which order does rhs, as it is "
+        "stored, have its axes?",
+        "`jax.lax.dot_general` is told which axis of each factor to sum over: `((axes of a, "
+        "axes of b), (batch axes of a, of b))`, each a tuple, the last two empty here. Ask it "
+        "for an f32 result as you ask `jnp.dot`. A block of rhs has `None`, then rows of N, "
+        "then columns of K.",
+        "Add one product of the two blocks, at every step. The BlockSpec: `None`, bn, bk; the "
+        "map gives the step's group, the column block of the output, and k.",
     ],
     explain="""The matrix unit can contract the last axis of both factors, so a transposed product costs the reference an
     index map and a line in the dot, but no copy of the weights. Everything about groups, visits and masks is as it was: it

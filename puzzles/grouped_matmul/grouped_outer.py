@@ -158,12 +158,14 @@ PUZZLE = Puzzle(
         dict(M=120, K=136, N=128, E=144),
     ],
     hints=[
-        "A group's visits are consecutive, as the steps of one output block were in tiled_matmul. There k told "
-        "you where a sum begins and ends. What tells you here?",
-        "Compare `group_ids_ref[step]` with its neighbours; `jnp.maximum` and `jnp.minimum` keep an index in "
-        "the list. `jax.lax.dot_general` sums over the rows of both factors if told to: axis 0 of each, as in launch_matmul.",
-        "Zero the accumulator where a group opens. Mask the rows of both blocks with `jnp.where`, by the "
-        "group's offsets, and add their product. Store where the group closes, the last step of the grid included.",
+        "A group's visits are consecutive, as the steps of one output block were in "
+        "tiled_matmul. There k told you where a sum begins and ends. What tells you here?",
+        "Compare `group_ids_ref[step]` with its neighbours; `jnp.maximum` and `jnp.minimum` "
+        "keep an index in the list. `jax.lax.dot_general` sums over the rows of both factors "
+        "if told to: axis 0 of each, as in launch_matmul.",
+        "Zero the accumulator where a group opens. Mask the rows of both blocks with "
+        "`jnp.where`, by the group's offsets, and add their product. Store where the group "
+        "closes, the last step of the grid included.",
     ],
     explain="""In the reference the accumulator lives as long as a group: zeroed where the group differs from the step before,
     stored where it differs from the next. Because each group's visits are consecutive, one accumulator does for

@@ -152,8 +152,8 @@ def audit(launch: Launch) -> None:
     )
     words = launch.dimension_semantics
     assert words == ("parallel", "arbitrary", "arbitrary"), (
-        f"dimension_semantics is {words}: columns of blocks do not depend on each other and can be shared "
-        "out among cores; visits and k have to stay in order"
+        f"dimension_semantics is {words}: columns of blocks do not depend on each other and "
+        "can be shared out among cores; visits and k have to stay in order"
     )
 
 
@@ -166,14 +166,17 @@ PUZZLE = Puzzle(
         dict(M=256, K=72, N=136, E=144, dtype="bfloat16"),
     ],
     hints=[
-        "An output block may be visited again only by the very next step. A tile that two groups share is visited "
-        "twice. With the columns inside, what comes between the two visits of its first column? And "
-        "if the order of two visits matters, may two cores share them out?",
-        "`pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=..., grid=..., in_specs=..., out_specs=..., "
-        "scratch_shapes=...)` goes to `grid_spec=`. Index maps get the grid's indices first, then the "
-        "prefetched refs. `functools.partial` gives the kernel its keywords.",
-        "Three grid axes: columns by `pl.cdiv`, num_steps, blocks of K by `pl.cdiv`. lhs: the step's tile and k. "
-        "rhs: `None` for the axis of the experts, and the step's group, k, j. The output: the step's tile and j.",
+        "An output block may be visited again only by the very next step. A tile that two "
+        "groups share is visited twice. With the columns inside, what comes between the two "
+        "visits of its first column? And if the order of two visits matters, may two cores "
+        "share them out?",
+        "`pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=..., grid=..., in_specs=..., "
+        "out_specs=..., scratch_shapes=...)` goes to `grid_spec=`. Index maps get the grid's "
+        "indices first, then the prefetched refs. `functools.partial` gives the kernel its "
+        "keywords.",
+        "Three grid axes: columns by `pl.cdiv`, num_steps, blocks of K by `pl.cdiv`. lhs: the "
+        "step's tile and k. rhs: `None` for the axis of the experts, and the step's group, k, "
+        "j. The output: the step's tile and j.",
     ],
     explain="""Columns are outermost: only then are the visits of one output block consecutive, so that the second finds what
     the first stored. It is the order of Megablox, too. In the reference lhs is read anew for each column of blocks, as it

@@ -123,8 +123,9 @@ def audit(launch: Launch) -> None:
         "compiler_params=pltpu.CompilerParams(dimension_semantics=...)"
     )
     assert words == ("parallel", "parallel", "arbitrary"), (
-        f"dimension_semantics is {words}: output blocks do not depend on each other, so axes 0 and 1 "
-        "can be shared out among cores; the visits to one block, axis 2, have to stay in order"
+        f"dimension_semantics is {words}: output blocks do not depend on each other, so axes 0 "
+        "and 1 can be shared out among cores; the visits to one block, axis 2, have to stay in "
+        "order"
     )
 
 
@@ -137,12 +138,14 @@ PUZZLE = Puzzle(
         dict(G=144, M=64, N=256),
     ],
     hints=[
-        "Begin with the kernel's parameters: which of its Refs are prefetched, which are blocks? Then the grid, in "
-        "the order in which the kernel asks for program ids.",
-        "`pl.pallas_call(kernel, grid_spec=..., out_shape=..., compiler_params=..., interpret=...)` is a function of the "
-        "arrays. The grid spec takes num_scalar_prefetch, grid, in_specs, out_specs.",
-        "Two arrays are prefetched. x has one spec: a squeezed group, then rows and columns, and its map "
-        "returns the group first. The output's map ignores the group. Columns, tiles, groups: two axes are parallel.",
+        "Begin with the kernel's parameters: which of its Refs are prefetched, which are "
+        "blocks? Then the grid, in the order in which the kernel asks for program ids.",
+        "`pl.pallas_call(kernel, grid_spec=..., out_shape=..., compiler_params=..., "
+        "interpret=...)` is a function of the arrays. The grid spec takes num_scalar_prefetch, "
+        "grid, in_specs, out_specs.",
+        "Two arrays are prefetched. x has one spec: a squeezed group, then rows and columns, "
+        "and its map returns the group first. The output's map ignores the group. Columns, "
+        "tiles, groups: two axes are parallel.",
     ],
     explain="""What is prefetched comes first among the arrays and first among the kernel's Refs, and last among
     the parameters of an index map. The rest is the call that you know: the group axis is innermost and in

@@ -176,13 +176,14 @@ PUZZLE = Puzzle(
         dict(M=256, K=256, N=384, sizes=(128, 30, 64, 9, 0, 20), first=0, L=3),  # the first chip
     ],
     hints=[
-        "At which visit do this chip's visits begin, and at which do the next chip's? `counts` knows how many visits each "
-        "group has.",
-        "`group_offsets` turns counts into beginnings, of visits as of rows. An array may be indexed by the traced "
-        "`first`, but a slice from it needs `jax.lax.dynamic_slice`, for its length must be static; `jnp.roll` brings any entry "
-        "to the front.",
-        "Beginnings of all groups' visits; the entry at `first`, and the one at `first + L`: their difference is the number of "
-        "steps. Both lists rolled back by the first, groups less `first`; L + 1 entries of the offsets.",
+        "At which visit do this chip's visits begin, and at which do the next chip's? `counts` "
+        "knows how many visits each group has.",
+        "`group_offsets` turns counts into beginnings, of visits as of rows. An array may be "
+        "indexed by the traced `first`, but a slice from it needs `jax.lax.dynamic_slice`, for "
+        "its length must be static; `jnp.roll` brings any entry to the front.",
+        "Beginnings of all groups' visits; the entry at `first`, and the one at `first + L`: "
+        "their difference is the number of steps. Both lists rolled back by the first, groups "
+        "less `first`; L + 1 entries of the offsets.",
     ],
     explain="""The list of visits is sorted by group, so what one chip has to do is a piece of it, and all the rest of a
     grouped matmul works on a piece as on the whole. A chip spends steps, rows and weights on its own experts only.""",

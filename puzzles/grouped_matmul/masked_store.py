@@ -135,12 +135,15 @@ PUZZLE = Puzzle(
         dict(G=144, M=128, N=128),
     ],
     hints=[
-        "A step has a block of new numbers and, in the output block, what the steps before it have left. "
-        "For each row, which of the two does it want? And what does the first step find there?",
-        "`jax.lax.broadcasted_iota(jnp.int32, shape, 0)` numbers the rows of a block; program id 0 tells how many "
-        "rows came before. SMEM Refs are indexed by a number, as in `ends_ref[g]`. `jnp.where(mask, a, b)` chooses.",
-        "At the first g, zeros under `pl.when`. Then, at every step: row numbers; a mask of two comparisons "
-        "joined by `&`; store a choice between the block of x and the output block itself.",
+        "A step has a block of new numbers and, in the output block, what the steps before it "
+        "have left. For each row, which of the two does it want? And what does the first step "
+        "find there?",
+        "`jax.lax.broadcasted_iota(jnp.int32, shape, 0)` numbers the rows of a block; program "
+        "id 0 tells how many rows came before. SMEM Refs are indexed by a number, as in "
+        "`ends_ref[g]`. `jnp.where(mask, a, b)` chooses.",
+        "At the first g, zeros under `pl.when`. Then, at every step: row numbers; a mask of "
+        "two comparisons joined by `&`; store a choice between the block of x and the output "
+        "block itself.",
     ],
     explain="""The output block stays in VMEM while g runs, so a step can keep what others have written.
     The first visit starts from zeros, and so rows of no group end as zeros. In the reference's

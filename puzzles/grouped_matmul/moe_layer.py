@@ -269,9 +269,9 @@ def audit(
 
 # Plain JAX may route, weigh and sum, forwards and backwards; it may not multiply matrices.
 _OUTSIDE = [
-    "top_k", "sort", "gather", "scatter", "scatter-add", "exp", "log", "logistic", "neg", "sign", "abs",
-    "mul", "add", "add_any", "sub", "div", "max", "min", "integer_pow", "select_n", "reduce_sum",
-    "reduce_max", "concatenate", "stack", "rev",
+    "top_k", "sort", "gather", "scatter", "scatter-add", "exp", "log", "logistic", "neg", "sign",
+    "abs", "mul", "add", "add_any", "sub", "div", "max", "min", "integer_pow", "select_n",
+    "reduce_sum", "reduce_max", "concatenate", "stack", "rev",
 ]  # fmt: skip
 
 PUZZLE = Puzzle(
@@ -291,20 +291,24 @@ PUZZLE = Puzzle(
     slack=dict(outside=1.04),  # of what all nine launches get, some list of tokens more
     tolerance=1e-4,
     hints=[
-        "Backward: which rung's kernel multiplies rows by transposed weights, which one sums outer products of rows? "
-        "Routing: flatten the chosen experts to one number a slot; everything else follows from sorting those numbers. "
-        "Way back: which row of `out` does slot n have?",
-        "`jax.lax.top_k(array, k)` returns values and indices. `jnp.argsort` gives the order of a sort and, applied "
-        "to an order, its inverse. `jnp.bincount(..., length=E)` counts with a static length.",
-        "Backward: two calls of `find(...).solution`. Routing: top_k, softmax of its values, flat experts, their order, their "
-        "counts, rows of x by slot // top_k. Back: rows of out by the inverse of the order, reshaped to M × top_k × D, times "
-        "the weights, summed.",
+        "Backward: which rung's kernel multiplies rows by transposed weights, which one sums "
+        "outer products of rows? Routing: flatten the chosen experts to one number a slot; "
+        "everything else follows from sorting those numbers. Way back: which row of `out` does "
+        "slot n have?",
+        "`jax.lax.top_k(array, k)` returns values and indices. `jnp.argsort` gives the order "
+        "of a sort and, applied to an order, its inverse. `jnp.bincount(..., length=E)` counts "
+        "with a static length.",
+        "Backward: two calls of `find(...).solution`. Routing: top_k, softmax of its values, "
+        "flat experts, their order, their counts, rows of x by slot // top_k. Back: rows of "
+        "out by the inverse of the order, reshaped to M × top_k × D, times the weights, "
+        "summed.",
     ],
     explain="""Sorting the slots by expert turns routing into three grouped matmuls, and in the reference the inverse of the
     same order brings the answers home. Of all that, JAX differentiates everything but the kernels, and for those the
     rule is two rungs of this ladder: rows times transposed weights, and outer products summed by group.""",
     waivers={
-        "blocks": "no kernel is written here, and those that are called have such cases in their own rungs",
+        "blocks": "no kernel is written here, and the puzzles of those that are called have such "
+        "cases",
     },
     audit=audit,
     scale=scale,

@@ -109,7 +109,9 @@ from puzzles import Launch, Puzzle, array, rng
 
 
 def make_inputs(key, E, M, K, N):
-    """`perm` is one cycle: no fixed point, and for E > 3 neither its own inverse nor its square's."""
+    """`perm` is one cycle: no fixed point, and for E > 3 neither its own inverse nor
+    its square's.
+    """
     r = rng(key)
     cycle, perm = r.permutation(E), [0] * E
     for here, there in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
@@ -144,12 +146,12 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[dict(E=4, M=192, K=256, N=512), dict(E=144, M=64, K=128, N=256)],
     hints=[
-        "Write the specs without perm first. In which of the three does a block come from another batch "
-        "element than e?",
-        "With one array prefetched and four grid axes, each index map takes five parameters. The last is a "
-        "Ref in SMEM: index it by a program id and you get a number.",
-        "Every block shape begins with None. lhs and the output return e first; rhs returns, first, what the "
-        "prefetched Ref holds at e.",
+        "Write the specs without perm first. In which of the three does a block come from "
+        "another batch element than e?",
+        "With one array prefetched and four grid axes, each index map takes five parameters. "
+        "The last is a Ref in SMEM: index it by a program id and you get a number.",
+        "Every block shape begins with None. lhs and the output return e first; rhs returns, "
+        "first, what the prefetched Ref holds at e.",
     ],
     explain="""The index map of rhs looks up which weight to fetch, so the pipeline fetches the right blocks, and
     no permuted copy is ever written. The kernel's body sees nothing of it: routing is a matter of index maps

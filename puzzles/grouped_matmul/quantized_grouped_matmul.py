@@ -275,12 +275,14 @@ PUZZLE = Puzzle(
         dict(M=100, K=128, N=200, E=144, dtype="bfloat16"),
     ],
     hints=[
-        "What may be taken out of a sum is taken out once, when the sum is done. Whose scales does a visit need, and of which "
-        "columns?",
-        "`x.astype(jnp.bfloat16)` works on a block of int8. A block of `scales` has the expert's axis squeezed, the one row, and "
-        "the columns of the output's block; (1, bn) broadcasts along the rows of a sum.",
-        "At every k: cast, dot with an f32 result, add. At the last k: sum times scales, a `jnp.where` between that and the "
-        "others, a cast, one store. The BlockSpec: `None`, 1, bn; group of the visit, 0, j.",
+        "What may be taken out of a sum is taken out once, when the sum is done. Whose scales "
+        "does a visit need, and of which columns?",
+        "`x.astype(jnp.bfloat16)` works on a block of int8. A block of `scales` has the "
+        "expert's axis squeezed, the one row, and the columns of the output's block; (1, bn) "
+        "broadcasts along the rows of a sum.",
+        "At every k: cast, dot with an f32 result, add. At the last k: sum times scales, a "
+        "`jnp.where` between that and the others, a cast, one store. The BlockSpec: `None`, 1, "
+        "bn; group of the visit, 0, j.",
     ],
     explain="""One byte a weight crosses from HBM to VMEM, and only there it becomes a float. The scales do not depend on k, so they
     can leave the sum: the reference multiplies one block of sums by them instead of every block of weights.""",

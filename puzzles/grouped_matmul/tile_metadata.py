@@ -122,8 +122,8 @@ def accepts(result, group_sizes, M, bm):
     for x, name, limit in ((result[0], "group_ids", E), (result[1], "tile_ids", tiles)):
         bad = [t for t, n in enumerate(np.asarray(x)) if not 0 <= n < limit]
         assert not bad, (
-            f"{name}[{bad[0]}] is {x[bad[0]]}. It does not count, since num_steps is {steps}, but it must be "
-            f"legal: 0 to {limit - 1}. Repeat the last visit, for example"
+            f"{name}[{bad[0]}] is {x[bad[0]]}. It does not count, since num_steps is {steps}, "
+            f"but it must be legal: 0 to {limit - 1}. Repeat the last visit, for example"
         )
 
 
@@ -165,12 +165,14 @@ PUZZLE = Puzzle(
         dict(M=2**24 + 2**17, bm=2**16, sizes=(100, 2**24 + 2**16 - 101, 2**16 + 1)),  # beyond f32
     ],
     hints=[
-        "Running sums of the counts say at which step each group's visits end. Step t belongs to the first "
-        "group whose visits have not ended by then.",
-        "`jnp.searchsorted(sorted, values, side=...)` finds it for all steps at once; so does `jnp.repeat` with its "
-        "`total_repeat_length`. An array of group ids is an index: `offsets[group_ids]` has one entry a step.",
-        "The visits' ends from the counts; the numbers of all steps, held at the last one that counts; the group of each "
-        "step; how many steps ago that group began; the tile of the group's first row, plus that many.",
+        "Running sums of the counts say at which step each group's visits end. Step t belongs "
+        "to the first group whose visits have not ended by then.",
+        "`jnp.searchsorted(sorted, values, side=...)` finds it for all steps at once; so does "
+        "`jnp.repeat` with its `total_repeat_length`. An array of group ids is an index: "
+        "`offsets[group_ids]` has one entry a step.",
+        "The visits' ends from the counts; the numbers of all steps, held at the last one that "
+        "counts; the group of each step; how many steps ago that group began; the tile of the "
+        "group's first row, plus that many.",
     ],
     explain="""In the reference two CSR structures meet: offsets in rows say where a group begins, running sums of tile
     counts at which step its visits begin. The difference between a step and that beginning is how many tiles

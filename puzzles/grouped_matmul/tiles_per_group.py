@@ -77,12 +77,12 @@ PUZZLE = Puzzle(
         dict(bm=256, sizes=(4097, 0, 16_775_167, 2047, 2, 3, 40_000)),
     ],
     hints=[
-        "Which tile holds a group's first row, and which its last one? What do these two say about a group "
-        "without rows?",
-        "Integer division finds the tile of a row. The last row is the one before `ends`. `jnp.where(condition, a, "
-        "b)` chooses element by element.",
-        "Three lines: the tile of the first row; the tile of the last row; the count between them, both "
-        "included, and zero where the size is zero.",
+        "Which tile holds a group's first row, and which its last one? What do these two say "
+        "about a group without rows?",
+        "Integer division finds the tile of a row. The last row is the one before `ends`. "
+        "`jnp.where(condition, a, b)` chooses element by element.",
+        "Three lines: the tile of the first row; the tile of the last row; the count between "
+        "them, both included, and zero where the size is zero.",
     ],
     explain="""A group touches all tiles from the one with its first row to the one with its last row. A group
     without rows has neither: the reference treats it as an exception.""",

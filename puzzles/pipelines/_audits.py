@@ -42,8 +42,8 @@ def multiplied_once(launch: Launch) -> None:
     (M, K), (_, N) = (one.shape for one in launch.inputs)
     times = launch.dot_flops / (2 * M * K * N)
     assert times >= 1 or launch.unknown_loops, (
-        f"dots do {times:.0%} of this product's FLOPs: only a dot runs on the matrix unit, sums and "
-        "products by hand do not"
+        f"dots do {times:.0%} of this product's FLOPs: only a dot runs on the matrix unit, "
+        "sums and products by hand do not"
     )
     why = "a grid that names each pair of blocks once is enough"
     if times == launch.steps > 1:

@@ -106,5 +106,7 @@ def afresh(r, other: dict, lengths: tuple, **shapes) -> dict:
 
     The lengths of the texts are data. other: lengths and shapes that no listed case has, now and then.
     """
-    dims = other if r.integers(4) == 0 else dict(lengths=lengths[r.integers(len(lengths))], **shapes)
+    dims = (
+        other if r.integers(4) == 0 else dict(lengths=lengths[r.integers(len(lengths))], **shapes)
+    )
     return dict(dims, garbage=float("nan"), shared=False)

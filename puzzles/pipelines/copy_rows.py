@@ -99,8 +99,9 @@ PUZZLE = Puzzle(
     fresh=lambda r: dict(M=320, N=128, start=8 * int(r.choice([1, 5, 17, 25, 32]))),
     hints=[
         "When may you read `rows_ref`? And when may the copy to `o_ref` start?",
-        "`.start()` sends for the rows, and `.wait()` returns when they are there. The way back is "
-        "a second `pltpu.make_async_copy`, with `rows_ref` as its source; the semaphore can be the same.",
+        "`.start()` sends for the rows, and `.wait()` returns when they are there. The way "
+        "back is a second `pltpu.make_async_copy`, with `rows_ref` as its source; the "
+        "semaphore can be the same.",
         "Six statements: start and wait for the rows; store the buffer's double; describe the "
         "copy back, start it, and wait for it before the kernel ends.",
     ],

@@ -112,14 +112,15 @@ def audit(launch: Launch) -> None:
     for one, along in ((a, o.shape[1]), (b, o.shape[0])):
         times, enough = one.hbm_bytes / (4 * one.shape[0] * one.shape[1]), max(1, along // 128)
         assert times <= enough, (
-            f"`{one.name}` is copied {times:.3g} times, where {enough} {'is' if enough == 1 else 'are'} "
-            "enough: bring each tile once for each block of the result"
+            f"`{one.name}` is copied {times:.3g} times, where {enough} "
+            f"{'is' if enough == 1 else 'are'} enough: bring each tile once for each block of "
+            "the result"
         )
     overlapped(launch, first=launch.outputs[0].transfers)
     waits = (launch.waits or {}).values()
     assert a.shape[1] <= 128 or not waits or any(its.exposed < its.count for its in waits), (
-        "no copy comes while the kernel computes: fetch tiles along K, and start the next ones before "
-        "the dot of these"
+        "no copy comes while the kernel computes: fetch tiles along K, and start the next ones "
+        "before the dot of these"
     )
 
 
@@ -138,12 +139,12 @@ PUZZLE = Puzzle(
         else dict(M=384, K=128 * int(r.choice([4, 13, 16])), N=128)
     ),
     hints=[
-        "A tile is a piece of an array in two directions. Which program id says where it lies along M, "
-        "which along N, and what says where along K?",
-        "`a_ref.at[pl.ds(…, 128), pl.ds(…, 128)]` names a tile in HBM, `a_slots.at[slot]` a slot, and "
-        "`sems.at[operand, slot]` a semaphore.",
-        "In `fetch`: name both tiles, describe both copies, return the two. In `step`: a `for` over the "
-        "pair that waits for each; then `+=` with the dot of the two slots.",
+        "A tile is a piece of an array in two directions. Which program id says where it lies "
+        "along M, which along N, and what says where along K?",
+        "`a_ref.at[pl.ds(…, 128), pl.ds(…, 128)]` names a tile in HBM, `a_slots.at[slot]` a "
+        "slot, and `sems.at[operand, slot]` a semaphore.",
+        "In `fetch`: name both tiles, describe both copies, return the two. In `step`: a `for` "
+        "over the pair that waits for each; then `+=` with the dot of the two slots.",
     ],
     explain="""In the reference both copies of the next round fly while this round's dot runs, and
     each operand has its slots and its semaphores. The bytes are those of `tiled_matmul` with such

@@ -132,12 +132,13 @@ PUZZLE = Puzzle(
         dict(M=320, N=384) if r.integers(4) else dict(M=64 * int(r.choice([6, 33, 34, 41])), N=128)
     ),
     hints=[
-        "Play three rounds on paper. Before round 0, which copy must already be under way? In the last "
-        "round, is there a next one?",
-        "`fetch(i, slot)` describes a copy; `.start()` and `.wait()` may be called on two descriptions of "
-        "the same one. The other slot is `1 - slot`. `@pl.when` guards a start that has no rows.",
-        "Before the loop: start copy 0, into slot 0. In a round: under `pl.when`, start copy i + 1 into "
-        "the other slot; after it, wait for copy i in this slot.",
+        "Play three rounds on paper. Before round 0, which copy must already be under way? In "
+        "the last round, is there a next one?",
+        "`fetch(i, slot)` describes a copy; `.start()` and `.wait()` may be called on two "
+        "descriptions of the same one. The other slot is `1 - slot`. `@pl.when` guards a start "
+        "that has no rows.",
+        "Before the loop: start copy 0, into slot 0. In a round: under `pl.when`, start copy i "
+        "+ 1 into the other slot; after it, wait for copy i in this slot.",
     ],
     explain="""While a slot is summed, the next rows fly into another one. In the reference the
     start comes before the wait, so that the next copy is under way while this one is still waited

@@ -114,12 +114,12 @@ PUZZLE = Puzzle(
         dict(M=320, N=384) if r.integers(4) else dict(M=64 * int(r.choice([6, 33, 34, 41])), N=128)
     ),
     hints=[
-        "Go through one round with the two questions. At which line is something read that may not be "
-        "there?",
-        "`.wait()` on the incoming copy has to stand between its `.start()`, a round earlier or before the loop, and the "
-        "first line that reads its slot.",
-        "Only the order is wrong. In a round: free the outgoing slot, make sure of the incoming one, "
-        "compute, send.",
+        "Go through one round with the two questions. At which line is something read that may "
+        "not be there?",
+        "`.wait()` on the incoming copy has to stand between its `.start()`, a round earlier "
+        "or before the loop, and the first line that reads its slot.",
+        "Only the order is wrong. In a round: free the outgoing slot, make sure of the "
+        "incoming one, compute, send.",
     ],
     explain="""The wait for the incoming rows stands before the line that reads them. In the
     reference the next rows are sent for before both waits: they fly meanwhile.""",

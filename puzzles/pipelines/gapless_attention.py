@@ -279,13 +279,13 @@ PUZZLE = Puzzle(
     fresh=fresh,
     keeps=KEEPS,
     hints=[
-        "Each round but the last starts one other, whichever text that belongs to. Only the very first "
-        "of the launch is started by nobody: how often does the prologue run?",
-        "`slot_ref[0]` is read and stored like any number in SMEM. `jnp.where(…, after(b), b)` chooses a "
-        "text; `@pl.when` guards against there being none.",
-        "Prologue, in the first grid step: slot 0, and round 0 of the first text that has keys. A round: "
-        "read the slot, store the other; choose the next text and round; start it into the other slot if "
-        "it exists; wait for your own.",
+        "Each round but the last starts one other, whichever text that belongs to. Only the "
+        "very first of the launch is started by nobody: how often does the prologue run?",
+        "`slot_ref[0]` is read and stored like any number in SMEM. `jnp.where(…, after(b), b)` "
+        "chooses a text; `@pl.when` guards against there being none.",
+        "Prologue, in the first grid step: slot 0, and round 0 of the first text that has "
+        "keys. A round: read the slot, store the other; choose the next text and round; start "
+        "it into the other slot if it exists; wait for your own.",
     ],
     explain="""Rounds form one chain over all texts: each starts the next, and empty texts are no
     link in it. So the launch waits idly once, at its beginning. The chain relies on grid steps that

@@ -95,10 +95,11 @@ PUZZLE = Puzzle(
     ),
     hints=[
         "Step `i` writes page `i` of the result. Which page of `pages` does it read?",
-        "An index map gets the program ids first and the refs of scalar prefetch last; a ref is read one "
-        "number at a time. It returns block indices, one for each axis of the array.",
-        "Two BlockSpecs with blocks of one page, `None` for the axis that is squeezed. In one map the first "
-        "index comes out of the table, in the other it is the step.",
+        "An index map gets the program ids first and the refs of scalar prefetch last; a ref "
+        "is read one number at a time. It returns block indices, one for each axis of the "
+        "array.",
+        "Two BlockSpecs with blocks of one page, `None` for the axis that is squeezed. In one "
+        "map the first index comes out of the table, in the other it is the step.",
     ],
     explain="""In the reference the index map reads the page's number from SMEM, one step ahead of
     the kernel, so scattered pages come as smoothly as neighbours do, page by page. Neighbours in

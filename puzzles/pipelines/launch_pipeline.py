@@ -108,18 +108,21 @@ def audit(launch: Launch) -> None:
     multiplied_once(launch)
     b = launch.inputs[1]
     assert b.portion != b.shape, (
-        f"all of `{b.name}` comes at once, and nothing runs before it is there: bring it in strips of 128 columns"
+        f"all of `{b.name}` comes at once, and nothing runs before it is there: bring it in "
+        "strips of 128 columns"
     )
     times = b.hbm_bytes / (b.shape[0] * b.shape[1] * jnp.dtype(b.dtype).itemsize)
     assert times <= 1, (
-        f"`{b.name}` is copied {times:.3g} times: bring a strip where its number changes, and nowhere else"
+        f"`{b.name}` is copied {times:.3g} times: bring a strip where its number changes, and "
+        "nowhere else"
     )
     its = (launch.waits or {}).get(b.name)  # None where data decide what is copied
     overlapped(launch, first=max(launch.steps, its.count if its else 1))
     could = 1 - 1 / its.count if its else 0  # nothing runs yet when the first strip comes
     assert not its or its.hidden >= 0.6 * could, (
-        f"{its.hidden:.0%} of the work runs between starts of `{b.name}`'s copies and the waits for them, "
-        f"and {could:.0%} could: start a strip at the first step of the one before it, when its slot is free"
+        f"{its.hidden:.0%} of the work runs between starts of `{b.name}`'s copies and the "
+        f"waits for them, and {could:.0%} could: start a strip at the first step of the one "
+        "before it, when its slot is free"
     )
 
 
@@ -143,11 +146,14 @@ PUZZLE = Puzzle(
         else dict(M=192, K=128 * int(r.choice([1, 2, 4])), N=256)
     ),
     hints=[
-        "At which step has strip j - 1 been used for the last time? Who needs strip j + 1, and when?",
-        "`@pl.when` guards a strip's first step, `i` 0; a second guard inside it keeps the last strip from "
-        "starting one more. `emit_pipeline` is given specs, and then refs, of two operands only.",
-        "In the body, under the guard: start j + 1 if it exists, then wait for j. Below: start strip 0; a grid "
-        "of two axes, strips first; a's block is (i, 0), all of K, and the result's is (i, j).",
+        "At which step has strip j - 1 been used for the last time? Who needs strip j + 1, and "
+        "when?",
+        "`@pl.when` guards a strip's first step, `i` 0; a second guard inside it keeps the "
+        "last strip from starting one more. `emit_pipeline` is given specs, and then refs, of "
+        "two operands only.",
+        "In the body, under the guard: start j + 1 if it exists, then wait for j. Below: start "
+        "strip 0; a grid of two axes, strips first; a's block is (i, 0), all of K, and the "
+        "result's is (i, j).",
     ],
     explain="""A slot is free from the moment its last block has been used. A copy that starts then
     has as long to arrive as its slots allow, and costs neither a byte nor a slot more. `emit_pipeline`

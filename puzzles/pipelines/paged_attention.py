@@ -144,8 +144,8 @@ def audit(launch: Launch, *, args) -> None:
     run = max((int(dot.executed.sum()) for dot in launch.least.dots), default=0)
     needed = pages_needed(lengths, page) + int((lengths == 0).sum())
     assert run <= needed, (
-        f"dots run in {run} steps, where {needed} pages hold keys that count, with one for each empty text: "
-        f"skip what lies beyond a length; a page has {page} rows here"
+        f"dots run in {run} steps, where {needed} pages hold keys that count, with one for "
+        f"each empty text: skip what lies beyond a length; a page has {page} rows here"
     )
 
 
@@ -194,14 +194,15 @@ PUZZLE = Puzzle(
     fresh=fresh,
     keeps=KEEPS,
     hints=[
-        "When does page `i` hold a key that counts? In the last such page, which keys count? And which "
-        "block must a step past a text's last page name, so that nothing is fetched?",
-        "`jax.lax.broadcasted_iota(jnp.int32, (1, page), 1)` numbers the keys of a page along a row, "
-        "`(page, 1), 0` along a column; `pl.cdiv` counts the pages of a length; `jnp.minimum` and `jnp.maximum` "
-        "keep an index in its bounds.",
-        "In the kernel: under `pl.when`, compare the keys' numbers in the text with the length, once as a row "
-        "for `seen`, once as a column that chooses between a value and 0; call `attend`. In the map: the "
-        "number of the last page, at least 0; then the entry of the smaller of `i` and it.",
+        "When does page `i` hold a key that counts? In the last such page, which keys count? "
+        "And which block must a step past a text's last page name, so that nothing is fetched?",
+        "`jax.lax.broadcasted_iota(jnp.int32, (1, page), 1)` numbers the keys of a page along "
+        "a row, `(page, 1), 0` along a column; `pl.cdiv` counts the pages of a length; "
+        "`jnp.minimum` and `jnp.maximum` keep an index in its bounds.",
+        "In the kernel: under `pl.when`, compare the keys' numbers in the text with the "
+        "length, once as a row for `seen`, once as a column that chooses between a value and "
+        "0; call `attend`. In the map: the number of the last page, at least 0; then the entry "
+        "of the smaller of `i` and it.",
     ],
     explain="""In the reference the guard saves the work on pages that hold no key of the text, and
     the repeated index saves their copies, but for one page of a text without keys. The masks matter

@@ -211,12 +211,13 @@ PUZZLE = Puzzle(
     fresh=fresh,
     keeps=KEEPS,
     hints=[
-        "It is `double_buffered_matmul` with a table between the number of a round and the place of its "
-        "tiles. For which texts is there no first page?",
-        "Entry `i` of text `b` is `table_ref[b * most + i]`; `.at[number]` names one page of an array of pages. "
-        "`@pl.when` guards what may not be started.",
-        "`fetch` looks up the page and returns two descriptions. The prologue starts page 0, if there is "
-        "one. A round starts the next page, if there is one, and waits for both copies of its own.",
+        "It is `double_buffered_matmul` with a table between the number of a round and the "
+        "place of its tiles. For which texts is there no first page?",
+        "Entry `i` of text `b` is `table_ref[b * most + i]`; `.at[number]` names one page of "
+        "an array of pages. `@pl.when` guards what may not be started.",
+        "`fetch` looks up the page and returns two descriptions. The prologue starts page 0, "
+        "if there is one. A round starts the next page, if there is one, and waits for both "
+        "copies of its own.",
     ],
     explain="""One grid step a text, and no round for a page that is not there: nothing is fetched
     that is not needed. A text without pages starts nothing.""",

@@ -225,12 +225,13 @@ PUZZLE = Puzzle(
     fresh=fresh,
     keeps=KEEPS,
     hints=[
-        "One grid step is one text and one key head. Which rows of `q` does it serve, and which page of "
-        "which head does it fetch?",
-        "`k_pages_ref.at[…, …]` takes the head and the page. A block (None, None, group, H) has two axes "
-        "left; index maps get the program ids, then the refs of scalar prefetch.",
-        "In `fetch`: the table's entry, then two copies as in the rung before, with the head in front. In "
-        "the call: two axes, texts and key heads; one BlockSpec for `q` and for the output; pages stay in HBM.",
+        "One grid step is one text and one key head. Which rows of `q` does it serve, and "
+        "which page of which head does it fetch?",
+        "`k_pages_ref.at[…, …]` takes the head and the page. A block (None, None, group, H) "
+        "has two axes left; index maps get the program ids, then the refs of scalar prefetch.",
+        "In `fetch`: the table's entry, then two copies as in the rung before, with the head "
+        "in front. In the call: two axes, texts and key heads; one BlockSpec for `q` and for "
+        "the output; pages stay in HBM.",
     ],
     explain="""A step of the grid is a text and a key head, and its block of q is the whole group:
     each page is fetched once and serves all of its heads. In the reference the body did not change:

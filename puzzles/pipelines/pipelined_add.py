@@ -85,7 +85,8 @@ def audit(launch: Launch) -> None:
     for one in launch.inputs:
         one_block = one.portion == one.shape and one.shape[0] > 64  # 64 rows may come at once
         assert not one_block, (
-            f"all of {one.name.removesuffix('_ref')} comes as one block: cut it, there is nothing to overlap"
+            f"all of {one.name.removesuffix('_ref')} comes as one block: cut it, there is "
+            "nothing to overlap"
         )
     overlapped(launch)
 
@@ -103,11 +104,12 @@ PUZZLE = Puzzle(
         dict(M=192, N=256) if r.integers(4) else dict(M=64 * int(r.integers(2, 5)), N=128)
     ),
     hints=[
-        "Which grid and which blocks would you give to `pallas_call` for this sum? The same go here.",
-        "`pltpu.emit_pipeline(body, grid=…, in_specs=[…], out_specs=[…])` returns a function of the refs; "
-        "`pl.BlockSpec(shape, index_map)` is what it always was.",
-        "Three statements: one BlockSpec that serves all three operands; emit the pipeline over a grid of "
-        "two axes; call it with both inputs and the output.",
+        "Which grid and which blocks would you give to `pallas_call` for this sum? The same go "
+        "here.",
+        "`pltpu.emit_pipeline(body, grid=…, in_specs=[…], out_specs=[…])` returns a function "
+        "of the refs; `pl.BlockSpec(shape, index_map)` is what it always was.",
+        "Three statements: one BlockSpec that serves all three operands; emit the pipeline "
+        "over a grid of two axes; call it with both inputs and the output.",
     ],
     explain="""`emit_pipeline` fetches, calls the body on blocks, and sends, with two slots for
     each operand. What it returns is a value of the kernel: a kernel can run several, one after the

@@ -115,12 +115,12 @@ PUZZLE = Puzzle(
         else dict(M=64, K=128 * int(r.integers(2, 5)), N=256)
     ),
     hints=[
-        "Which steps share a block of the output, and are they consecutive? What does the first of them "
-        "find in the accumulator?",
-        "`pl.program_id(2)` is k of the pipeline; `@pl.when` guards. The grid counts blocks, in the order "
-        "i, j, k of the index maps.",
-        "Under one guard, zeros into `acc_ref`; under another, `acc_ref` into `o_block`; and a grid of three "
-        "numbers, the blocks along M, along N and along K.",
+        "Which steps share a block of the output, and are they consecutive? What does the "
+        "first of them find in the accumulator?",
+        "`pl.program_id(2)` is k of the pipeline; `@pl.when` guards. The grid counts blocks, "
+        "in the order i, j, k of the index maps.",
+        "Under one guard, zeros into `acc_ref`; under another, `acc_ref` into `o_block`; and a "
+        "grid of three numbers, the blocks along M, along N and along K.",
     ],
     explain="""The pipeline's grid is a grid like any other: the axis that is summed is the last,
     so that the output block stays in its slot until its sum is complete.""",

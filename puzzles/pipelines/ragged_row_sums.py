@@ -107,8 +107,9 @@ def audit(launch: Launch, *, args) -> None:
     needed = 4 * width * int((-(-np.asarray(lengths) // 64) * 64).sum())
     fetched = launch.inputs[0].hbm_bytes
     assert fetched <= needed, (
-        f"{fetched:,} bytes of x are fetched, and these lengths need {needed:,}: fetch "
-        f"the blocks that hold rows which count, and no other: not all {rows} rows, and nothing where none counts"
+        f"{fetched:,} bytes of x are fetched, and these lengths need {needed:,}: fetch the "
+        f"blocks that hold rows which count, and no other: not all {rows} rows, and nothing "
+        "where none counts"
     )
 
 
@@ -140,11 +141,13 @@ PUZZLE = Puzzle(
     ],
     fresh=fresh,
     hints=[
-        "How many blocks of 64 rows does a sequence of 130 rows touch? Which rows of the last one count?",
-        "`pl.cdiv(…, 64)` rounds up. `jax.lax.broadcasted_iota(jnp.int32, shape, 0)` numbers the rows of a "
-        "block; `jnp.where` chooses, and does not multiply garbage.",
-        "The row's number in the sequence is 64 times the step plus its number in the block. Keep what "
-        "lies below the length, put zero elsewhere. The grid is one number, in a tuple.",
+        "How many blocks of 64 rows does a sequence of 130 rows touch? Which rows of the last "
+        "one count?",
+        "`pl.cdiv(…, 64)` rounds up. `jax.lax.broadcasted_iota(jnp.int32, shape, 0)` numbers "
+        "the rows of a block; `jnp.where` chooses, and does not multiply garbage.",
+        "The row's number in the sequence is 64 times the step plus its number in the block. "
+        "Keep what lies below the length, put zero elsewhere. The grid is one number, in a "
+        "tuple.",
     ],
     explain="""A number in SMEM decides how many blocks are taken, so an empty sequence takes no
     step and a short one takes few. Only the last step of a sequence needs the mask.""",

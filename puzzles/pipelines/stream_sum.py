@@ -100,10 +100,11 @@ PUZZLE = Puzzle(
     ),
     hints=[
         "One round is `copy_rows` without the way back. What decides which rows come?",
-        "`x_ref.at[pl.ds(start, 64)]` names the rows; `pltpu.make_async_copy(…, rows_ref, sem)` describes "
-        "the copy. `jnp.sum(…, axis=0, keepdims=True)` gives a row of column sums.",
-        "Name the rows of this round, describe their copy, start it, wait for it, and only then add the "
-        "column sums of the buffer to the output with `+=`.",
+        "`x_ref.at[pl.ds(start, 64)]` names the rows; `pltpu.make_async_copy(…, rows_ref, "
+        "sem)` describes the copy. `jnp.sum(…, axis=0, keepdims=True)` gives a row of column "
+        "sums.",
+        "Name the rows of this round, describe their copy, start it, wait for it, and only "
+        "then add the column sums of the buffer to the output with `+=`.",
     ],
     explain="""A buffer of a few rows is enough, however long the array is, and its bytes come
     once. But with one buffer the copies wait for the sums and the sums for the copies: nothing

@@ -101,8 +101,8 @@ def audit(launch: Launch, *, args) -> None:
     by_hand(launch)
     (its,) = (one for one in launch.inputs if len(one.shape) == 3)
     assert its.hbm_bytes <= most, (
-        f"{its.hbm_bytes:,} bytes of pages are fetched, and the table names {most:,}: fetch each entry's "
-        "page once"
+        f"{its.hbm_bytes:,} bytes of pages are fetched, and the table names {most:,}: fetch "
+        "each entry's page once"
     )
     overlapped(launch)
 
@@ -130,10 +130,10 @@ PUZZLE = Puzzle(
     ],
     fresh=fresh,
     hints=[
-        "A slot has four places and one semaphore. How many bytes has the semaphore counted when all "
-        "four pages are there, and which description has as many?",
-        "`slots_ref.at[slot, r]` is one place, `slots_ref.at[slot]` the whole slot. A description is "
-        "made by `pltpu.make_async_copy(source, target, sem)`, started or not.",
+        "A slot has four places and one semaphore. How many bytes has the semaphore counted "
+        "when all four pages are there, and which description has as many?",
+        "`slots_ref.at[slot, r]` is one place, `slots_ref.at[slot]` the whole slot. A "
+        "description is made by `pltpu.make_async_copy(source, target, sem)`, started or not.",
         "In `send_for`: a Python loop over four places; name the page that the table's entry says, "
         "describe its copy on the slot's semaphore, start it. Then one description whose target is "
         "the slot, and only `.wait()` of it.",

@@ -1,4 +1,6 @@
-"""splash_over_tiles at a production shape, without data, beside JAX's kernel and dense attention."""
+"""splash_over_tiles at a production shape, without data, beside JAX's kernel and dense
+attention.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,20 @@ WINDOW = 1024
 
 
 def banded_tiles(T: int, block: int, window: int | None = None) -> tuple[tuple, np.ndarray]:
-    """(tiles, partial masks) of a causal mask (T, T), within `window` keys if given, without any dense mask."""
+    """(tiles, partial masks) of a causal mask (T, T), within `window` keys if given, without any
+    dense mask.
+    """
     reach = T if window is None else window
-    behind = 1 if window is None else min(-(-window // block) + 1, T // block - 1)  # as those further back
-    i = np.arange(behind * block, (behind + 1) * block)[:, None]  # one row of blocks has all there are
+    behind = (
+        1 if window is None else min(-(-window // block) + 1, T // block - 1)
+    )  # as those further back
+    i = np.arange(behind * block, (behind + 1) * block)[
+        :, None
+    ]  # one row of blocks has all there are
     j = np.arange((behind + 1) * block)[None, :]
-    kinds, index, partial_masks = find("classify_blocks").solution((j <= i) & (i - j < reach), block, block)
+    kinds, index, partial_masks = find("classify_blocks").solution(
+        (j <= i) & (i - j < reach), block, block
+    )
     row, col = np.indices((T // block, T // block))
     back = np.clip(row - col, 0, behind)  # how many blocks a column lies behind its row
     block_mask = np.where(col <= row, kinds[0, behind - back], 0).astype(np.int32)
@@ -39,7 +49,9 @@ def window(row: Any, column: Any) -> Any:
 
 
 def prefix(T: int, length: int = 1000) -> np.ndarray:
-    """A causal mask (T, T) whose first `length` columns everybody sees: none of JAX's own formulas."""
+    """A causal mask (T, T) whose first `length` columns everybody sees: none of JAX's
+    own formulas.
+    """
     mask = np.tri(T, dtype=bool)
     mask[:, :length] = True
     return mask
@@ -59,7 +71,9 @@ def listed(T: int, block: int) -> dict[str, tuple]:
     """(tiles, partial masks, rule or None) of the same masks."""
     n = T // block
     kinds, zeros = np.full((n, n), 2, np.int32), np.zeros((n, n), np.int32)
-    block_mask, mask_index, partial_masks = find("classify_blocks").solution(prefix(T), block, block)
+    block_mask, mask_index, partial_masks = find("classify_blocks").solution(
+        prefix(T), block, block
+    )
     active_tiles = find("active_tiles").solution
     return {
         "causal": (*banded_tiles(T, block), causal),
@@ -70,7 +84,9 @@ def listed(T: int, block: int) -> dict[str, tuple]:
 
 
 def compared(fn: Callable, T: int, block: int) -> dict[str, dict[str, Cost]]:
-    """For each mask: what dense attention costs, JAX's kernel if there is one, and `fn`, which is splash_over_tiles."""
+    """For each mask: what dense attention costs, JAX's kernel if there is one, and `fn`, which is
+    splash_over_tiles.
+    """
     N, K, H = 8, 2, 128
     q, k = (jax.ShapeDtypeStruct((n, T, H), jnp.bfloat16) for n in (N, K))
     scores = 4 * N * T * T  # bytes, in f32: written and read, and so are the weights
@@ -88,24 +104,39 @@ def compared(fn: Callable, T: int, block: int) -> dict[str, dict[str, Cost]]:
 
 
 def costs(fn: Callable, T: int = 4096, block: int = 512) -> str:
-    """A table: `fn`, which is splash_over_tiles, beside JAX's kernel and dense attention, without any data."""
+    """A table: `fn`, which is splash_over_tiles, beside JAX's kernel and dense attention, without
+    any data.
+    """
     fn, whose = yours_or_reference(fn)
     lines = [f"8 query heads, 2 key heads, T = {T:,}, H = 128, bf16, blocks of {block}"]
-    widths = {"grid steps": 12, "tiles computed": 16, "blocks fetched": 16, "MiB moved": 12, "bytes of lists": 16, "GFLOP": 8}
+    widths = {
+        "grid steps": 12,
+        "tiles computed": 16,
+        "blocks fetched": 16,
+        "MiB moved": 12,
+        "bytes of lists": 16,
+        "GFLOP": 8,
+    }
     heads = "".join(f"{head:>{width}}" for head, width in widths.items())
     for name, rows in compared(fn, T, block).items():
         lines += ["", f"{name:24}{heads}"]
         for who, cost in rows.items():
-            cells = [f"{n:,}" if cost.steps else "-" for n in (cost.steps, cost.dots // 2, cost.fetched)]
+            cells = [
+                f"{n:,}" if cost.steps else "-" for n in (cost.steps, cost.dots // 2, cost.fetched)
+            ]
             cells += [f"{cost.bytes / 2**20:,.0f}", f"{cost.lists:,}" if cost.steps else "-"]
             cells.append(f"{cost.flops / 1e9:.0f}")
-            row = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths.values(), strict=True))
+            row = "".join(
+                f"{cell:>{width}}" for cell, width in zip(cells, widths.values(), strict=True)
+            )
             lines.append(f"  {whose if who == 'mine' else who:22}{row}")
     return "\n".join(lines)
 
 
 def yours_or_reference(fn: Callable) -> tuple[Callable, str]:
-    """`fn`, which is splash_over_tiles, and "yours"; the reference's, if there is nothing to count in `fn` yet."""
+    """`fn`, which is splash_over_tiles, and "yours"; the reference's, if there is nothing to count
+    in `fn` yet.
+    """
     tiles, partial_masks = banded_tiles(256, 128)
     x = jax.ShapeDtypeStruct((2, 256, 64), jnp.float32)
     try:
@@ -120,6 +151,8 @@ def yours_or_reference(fn: Callable) -> tuple[Callable, str]:
     return solved.splash_over_tiles, "reference, not yours"
 
 
-def _over_tiles(fn: Callable, tiles: tuple, partial_masks: np.ndarray, rule: Callable | None) -> Callable:
+def _over_tiles(
+    fn: Callable, tiles: tuple, partial_masks: np.ndarray, rule: Callable | None
+) -> Callable:
     ruled = {} if rule is None else {"rule": rule}
     return lambda q, k, v: fn(q, k, v, tiles, partial_masks, **ruled)

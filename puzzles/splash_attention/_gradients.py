@@ -1,4 +1,6 @@
-"""A learner's splash_vjp beside dense attention and JAX's own splash attention: gradients and dots."""
+"""A learner's splash_vjp beside dense attention and JAX's own splash attention:
+gradients and dots.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ HEAD = (
 
 
 def gradients(fn: Callable, case: Case, do: Any) -> list[np.ndarray]:
-    """`fn(q, k, v, ids)` and its gradients of q, k and v where `do` is that of the result, in f32."""
+    """`fn(q, k, v, ids)` and its gradients of q, k and v where `do` is that of the
+    result, in f32.
+    """
 
     def pulled(q: Any, k: Any, v: Any, ids: Any, do: Any) -> tuple:
         o, pullback = jax.vjp(lambda q, k, v: fn(q, k, v, ids), q, k, v)
@@ -175,7 +179,9 @@ def examine(fn: Callable, case: Case, seed: int = 0) -> str:
         beside = f"{max(float(np.abs(a - b).max()) for _, a, b in pairs[1:]):.1e}"
     taken = dots(backward_launches(attention, case))
     if case.seen.any():
-        assert taken == DOTS, f"dots a tile: {_listed(taken)}, where {_listed(DOTS)} are enough\n{case}"
+        assert taken == DOTS, (
+            f"dots a tile: {_listed(taken)}, where {_listed(DOTS)} are enough\n{case}"
+        )
     return f"{case}{off:34.1e}{beside:>10}   {_listed(taken)}"
 
 
@@ -209,7 +215,9 @@ def graduate(fn: Callable) -> str:
     try:
         row = examine(fn, example())
     except Exception as error:
-        why = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        why = (
+            str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        )
         return f"not yet: {why.splitlines()[0] if why else 'no kernel'}"
     return f"{HEAD}\n{row}"
 
@@ -266,7 +274,9 @@ def computed_masks(T: int, block: int) -> dict[str, Case]:
 
 
 def costs(fn: Callable, T: int = 4096, block: int = 512) -> str:
-    """A table: a step of training by `fn` and by JAX's kernels, launch by launch, without any data."""
+    """A table: a step of training by `fn` and by JAX's kernels, launch by launch,
+    without any data.
+    """
     lines = [f"8 query heads, 2 key heads, T = {T:,}, H = 128, bf16, blocks of {block}"]
     for name, case in computed_masks(T, block).items():
         table = step_costs(fn, case)

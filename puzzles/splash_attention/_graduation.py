@@ -1,4 +1,6 @@
-"""A learner's splash_multi_head beside the attention that JAX ships: numbers, steps, fetches, dots, bytes."""
+"""A learner's splash_multi_head beside the attention that JAX ships: numbers, steps, fetches, dots,
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +130,9 @@ def draw(seed: int, N: int, K: int, T: int, S: int, H: int, Hv: int, dtype: Any)
 
 
 def dense(case: Case) -> np.ndarray:
-    """Attention with all scores in memory, in float32, from the definition; zeros where nothing is seen."""
+    """Attention with all scores in memory, in float32, from the definition; zeros where nothing is
+    seen.
+    """
     q, k, v = (np.asarray(x, np.float32) for x in (case.q, case.k, case.v))
     out = np.zeros((*q.shape[:2], v.shape[-1]), np.float32)
     for n, (row, seen) in enumerate(zip(q, case.seen, strict=True)):
@@ -176,7 +180,9 @@ def splash(case: Case) -> tuple[np.ndarray, Cost] | None:
 
 
 def examine(fn: Callable, case: Case) -> str:
-    """A line of the table; AssertionError where `fn` gives other numbers or costs more than JAX's kernel."""
+    """A line of the table; AssertionError where `fn` gives other numbers or costs more than JAX's
+    kernel.
+    """
     fn = functools.partial(fn, bq=case.bq, bk=case.bk)
     mine = Cost.of(trace(fn, *case.arguments))
 
@@ -205,7 +211,9 @@ def examine(fn: Callable, case: Case) -> str:
             ("FLOPs in dots", mine.flops, cost.flops),
             ("bytes moved", mine.bytes, cost.bytes),
         ):
-            assert had <= needed, f"{had:,} {what}, and JAX's splash attention takes {needed:,}\n{case}"
+            assert had <= needed, (
+                f"{had:,} {what}, and JAX's splash attention takes {needed:,}\n{case}"
+            )
         compared.append("splash")
     return f"{case}{_counts(mine, cost)}   {', '.join(compared)}"
 
@@ -246,10 +254,17 @@ def examples() -> tuple[Case, ...]:
     ids = tuple(array(np.arange(n) // 200, jnp.int32) for n in (384, 512))
     rough = np.kron(r.random((4, 6, 8)) < 0.4, np.ones((1, 64, 64))) > 0
     return (
-        Case(*draw(1, 2, 1, 384, 512, 64, 64, jnp.float32), ahead, theirs=(("CausalMask", (shape, 128)),)),
+        Case(
+            *draw(1, 2, 1, 384, 512, 64, 64, jnp.float32),
+            ahead,
+            theirs=(("CausalMask", (shape, 128)),),
+        ),
         Case(*draw(2, 4, 2, 384, 512, 64, 64, jnp.bfloat16), rough),
         Case(
-            *draw(3, 2, 2, 384, 512, 128, 64, jnp.float32), near, ids, 5.0,
+            *draw(3, 2, 2, 384, 512, 128, 64, jnp.float32),
+            near,
+            ids,
+            5.0,
             theirs=(("LocalMask", (shape, (89, 89), 0)),),
         ),
     )
@@ -265,7 +280,9 @@ def graduate(fn: Callable) -> str:
         with np.errstate(invalid="ignore"):
             rows = [*(examine(fn, case) for case in examples()), "", *blind(fn)]
     except Exception as error:
-        why = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        why = (
+            str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        )
         return f"not yet: {why.splitlines()[0] if why else 'no kernel'}"
     return "\n".join([HEAD, *rows])
 

@@ -43,7 +43,9 @@ class Cost:
 
 
 def moved(operand: Operand) -> int:
-    """Bytes of an operand's transfers, in tiles of 8 × 128: a column counts for 128, whoever keeps it."""
+    """Bytes of an operand's transfers, in tiles of 8 × 128: a column counts for 128, whoever keeps
+    it.
+    """
     rows, lanes = (1, *operand.sizes)[-2:]
     return operand.hbm_bytes // (rows * lanes) * (-(-rows // 8) * 8) * (-(-lanes // 128) * 128)
 

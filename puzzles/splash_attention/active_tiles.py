@@ -131,7 +131,9 @@ def make_inputs(key, T, S, bq, bk, kind):
 
 
 def observe(fn):
-    """The function, for tables that are parts of wider ones: their rows do not lie one behind the other."""
+    """The function, for tables that are parts of wider ones: their rows do not lie one behind the
+    other.
+    """
 
     def of_parts(*tables):
         parts = [np.concatenate([x, 2 - x], axis=1)[:, : x.shape[1]] for x in tables]
@@ -174,18 +176,19 @@ def _same_visits(visits, block_mask):
             "Give it one dead visit"
         )
         assert row.any() or len(mine) == 1, (
-            f"row {i} has no tile with work, and {len(mine)} visits: one will do, since a step that does "
-            "nothing still takes its time"
+            f"row {i} has no tile with work, and {len(mine)} visits: one will do, since a step "
+            "that does nothing still takes its time"
         )
         assert not missing, f"tile ({i}, {missing[0]}) has work and is not in the list"
         assert not row.any() or not dead, (
-            f"tile ({i}, {dead[0]}) has no work and is in the list, though row {i} has others: a step "
-            "that does nothing still takes its time"
+            f"tile ({i}, {dead[0]}) has no work and is in the list, though row {i} has others: "
+            "a step that does nothing still takes its time"
         )
     for n, (one, two) in enumerate(itertools.pairwise(visits)):
         assert one < two, (
             f"entry {n} is tile {one} and entry {n + 1} is tile {two}: go row by row, columns "
-            "ascending, since the output of a row stays in VMEM only while its tiles follow each other"
+            "ascending, since the output of a row stays in VMEM only while its tiles follow "
+            "each other"
         )
 
 
@@ -200,8 +203,9 @@ def _same_flags(rows, cols, flags, block_mask):
         )
         for name, bit, want, which in (("first", 4, first, "first"), ("last", 8, last, "last")):
             assert bool(flag & bit) == want, (
-                f"{words}, in which {name}, flags & {bit}, is {'set' if flag & bit else 'not set'}, but it is "
-                f"{'' if want else 'not '}the {which} tile that row {r} visits"
+                f"{words}, in which {name}, flags & {bit}, is "
+                f"{'set' if flag & bit else 'not set'}, but it is {'' if want else 'not '}the "
+                f"{which} tile that row {r} visits"
             )
 
 
@@ -215,8 +219,8 @@ def _same_masks(rows, cols, masks, block_mask, mask_index):
             )
     for n, (r, c, mask) in enumerate(zip(rows, cols, masks, strict=True)):
         assert 0 <= mask < stored, (
-            f"entry {n}, tile ({r}, {c}), is not partial and has pattern {mask}: no use is made of it, "
-            "but it is fetched, so it has to be one that exists"
+            f"entry {n}, tile ({r}, {c}), is not partial and has pattern {mask}: no use is "
+            "made of it, but it is fetched, so it has to be one that exists"
         )
 
 
@@ -234,15 +238,16 @@ PUZZLE = Puzzle(
     ],
     fresh=fresh,
     hints=[
-        "Which blocks are visited? Those with work, and one for every row that has none. Once you "
-        "have the list, a tile is the first of its row if the entry before it names another row. Which tile has no "
-        "entry before it?",
-        "`np.nonzero` of a 2-D array gives rows and columns, in just the order that is wanted, as int64. A table "
-        "indexed with two lists, `table[rows, cols]`, gives a list. `rows[1:] != rows[:-1]` compares neighbours; "
-        "`.astype(np.int32)` at the end.",
-        "A boolean table of visits, with one more entry in each row that would have none; nonzero; kinds and "
-        "patterns looked up at rows and cols; first and last from the comparison of neighbours, "
-        "with True put before it or after it; the sum of kind, 4 · first and 8 · last.",
+        "Which blocks are visited? Those with work, and one for every row that has none. Once "
+        "you have the list, a tile is the first of its row if the entry before it names "
+        "another row. Which tile has no entry before it?",
+        "`np.nonzero` of a 2-D array gives rows and columns, in just the order that is wanted, "
+        "as int64. A table indexed with two lists, `table[rows, cols]`, gives a list. "
+        "`rows[1:] != rows[:-1]` compares neighbours; `.astype(np.int32)` at the end.",
+        "A boolean table of visits, with one more entry in each row that would have none; "
+        "nonzero; kinds and patterns looked up at rows and cols; first and last from the "
+        "comparison of neighbours, with True put before it or after it; the sum of kind, 4 · "
+        "first and 8 · last.",
     ],
     explain="""Steps now follow the work, not the box around it: a row takes as many as it has tiles,
     and at least one, so that its output is written. Where a tile needs no pattern, naming the one before it

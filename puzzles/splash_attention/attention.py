@@ -106,10 +106,10 @@ PUZZLE = Puzzle(
     tolerance=2e-4,
     cases=[dict(T=64, S=384, H=256), dict(T=192, S=128, H=64)],
     hints=[
-        "Shift every row of scores so that its largest becomes 0. Then all exponentials lie between "
-        "0 and 1, and one of them is 1.",
-        "`jnp.max` and `jnp.sum` take `axis=1, keepdims=True`: one number for each row, as a column that "
-        "broadcasts against the scores. `q.shape[1]` is H.",
+        "Shift every row of scores so that its largest becomes 0. Then all exponentials lie "
+        "between 0 and 1, and one of them is 1.",
+        "`jnp.max` and `jnp.sum` take `axis=1, keepdims=True`: one number for each row, as a "
+        "column that broadcasts against the scores. `q.shape[1]` is H.",
         "Three lines: the scaled scores (T, S); the exponentials of the shifted scores; their "
         "product with `v`, divided by their sum over each row.",
     ],

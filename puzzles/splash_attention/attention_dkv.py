@@ -338,12 +338,14 @@ PUZZLE = Puzzle(
     tolerance={"float32": 2e-4, "bfloat16": 3e-2},  # p and ds are rounded to bf16 before their dots
     results=["dk", "dv"],
     hints=[
-        "A key's gradient is a sum over queries, tile after tile. Where does a column begin, what does each tile add, and what "
-        "is still to do when the column ends?",
-        "The tile lies turned over, so queries are the last axis of `p` and `ds`, and the first of `do` and `q`: `jnp.dot`. `.astype` before a dot, "
-        "`preferred_element_type=jnp.float32` in it, and `.astype` with the output's dtype at the store.",
-        "Start: both accumulators are zeros. A tile: dv's grows by a dot of p and do, dk's by a dot of ds and q. "
-        "End: two stores, one of them scaled.",
+        "A key's gradient is a sum over queries, tile after tile. Where does a column begin, "
+        "what does each tile add, and what is still to do when the column ends?",
+        "The tile lies turned over, so queries are the last axis of `p` and `ds`, and the "
+        "first of `do` and `q`: `jnp.dot`. `.astype` before a dot, "
+        "`preferred_element_type=jnp.float32` in it, and `.astype` with the output's dtype at "
+        "the store.",
+        "Start: both accumulators are zeros. A tile: dv's grows by a dot of p and do, dk's by "
+        "a dot of ds and q. End: two stores, one of them scaled.",
     ],
     explain="""An output that many steps add to wants these steps side by side: dq wants rows, dk and dv want columns, so
     they are two launches over two orders of one list. s is computed again in each. That costs dots, and saves T × S numbers in HBM.""",

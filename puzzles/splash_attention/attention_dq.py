@@ -254,7 +254,9 @@ def make_masks(R, S, bq, heads, group, bk=128):
 
 
 def make_segments(r, T, S, count):
-    """Ids of queries and keys: the first comes back in the end, and some of the last queries have no keys."""
+    """Ids of queries and keys: the first comes back in the end, and some of the last queries have
+    no keys.
+    """
     cuts = np.sort(
         (np.arange(1, count) / count * min(T, S)).astype(int) + r.integers(-9, 9, count - 1)
     )
@@ -285,7 +287,9 @@ def forward(q, k, v, do, seen, cap):
 def make_inputs(
     key, N, K, R, S, H, Hv, bq, bk, masks=1, segments=0, cap=None, bf16=False, rule=None
 ):
-    """Scores of some units; of every 16th query all lie near 95, or near -95, where exp alone is lost."""
+    """Scores of some units; of every 16th query all lie near 95, or near -95, where exp alone is
+    lost.
+    """
     r, T, dtype = rng(key), R * bq, jnp.bfloat16 if bf16 else jnp.float32
     q, k = (np.round(8 * r.normal(size=shape)) / 8 for shape in ((N, T, H), (K, S, H)))
     if (
@@ -376,11 +380,12 @@ def audit(launch: Launch, *, args) -> None:
     for dot in launch.dots:
         kinds = {str(dtype) for dtype in dot.dtypes[:2]}
         assert kinds == {wanted}, (
-            f"a dot multiplies {' by '.join(dot.dtypes[:2])}: give the matrix unit {wanted} on both sides, and ask "
-            "for an f32 result"
+            f"a dot multiplies {' by '.join(dot.dtypes[:2])}: give the matrix unit {wanted} on "
+            "both sides, and ask for an f32 result"
         )
         assert str(dot.dtypes[2]) == "float32", (
-            f"a dot returns {dot.dtypes[2]}: ask for f32 by `preferred_element_type`, for its result is changed further"
+            f"a dot returns {dot.dtypes[2]}: ask for f32 by `preferred_element_type`, for its "
+            "result is changed further"
         )
 
 
@@ -413,13 +418,15 @@ PUZZLE = Puzzle(
     par=dots,
     tolerance={"float32": 2e-4, "bfloat16": 3e-2},  # p and ds are rounded to bf16 before their dots
     hints=[
-        "Follow the right column of the drawing line by line: the weights of this tile, the gradient that reaches them, the "
-        "gradient that reaches the scores, and from there back through the product with k. What must a hidden weight be?",
-        "`lse` and `delta` are columns, (bq, 1), and broadcast. `jnp.where` drops what is hidden, even "
-        "where an exponential is infinite. `jax.lax.dot_general` contracts the last axes of `do` and `v`; "
-        "`.astype` before the dot that takes ds.",
-        "The slope is 1 where the score is 0, and 0 where `bent` is ±1. Then five lines: p is an exponential where seen and 0 elsewhere; dp a dot; ds a product of three factors, one of them a "
-        "difference; dq a dot of ds; and acc grows by that times the scale.",
+        "Follow the right column of the drawing line by line: the weights of this tile, the "
+        "gradient that reaches them, the gradient that reaches the scores, and from there back "
+        "through the product with k. What must a hidden weight be?",
+        "`lse` and `delta` are columns, (bq, 1), and broadcast. `jnp.where` drops what is "
+        "hidden, even where an exponential is infinite. `jax.lax.dot_general` contracts the "
+        "last axes of `do` and `v`; `.astype` before the dot that takes ds.",
+        "The slope is 1 where the score is 0, and 0 where `bent` is ±1. Then five lines: p is "
+        "an exponential where seen and 0 elsewhere; dp a dot; ds a product of three factors, "
+        "one of them a difference; dq a dot of ds; and acc grows by that times the scale.",
     ],
     explain="""With lse a weight needs neither maximum nor sum, so tiles no longer depend on each other: there is no alpha here, and
     acc only adds. delta is a row's mean of dp, and o knows it. 1/√H comes twice: in s, and on the way back from s to q.""",

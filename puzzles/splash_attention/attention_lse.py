@@ -240,13 +240,14 @@ PUZZLE = Puzzle(
     tolerance=2e-4,
     waivers={"finite": "the lse of a row that sees nothing is minus infinity, and nothing else is"},
     hints=[
-        "l is a sum of exponentials that were all divided by $e^m$. Multiply it back, and take the logarithm of the product, "
-        "on paper. A product's logarithm is a sum.",
-        "`jnp.log` of a (bq, 1) block works in a kernel, and of 0 it is -inf. The output o is guarded against a sum of 0; does "
-        "lse have to be? A second output is a second entry in `out_specs` and in `out_shape`: a row of tiles has bq numbers, "
-        "in a column, as m and l have.",
-        "One line stores the maximum plus a logarithm. The spec has a block of one column that goes by row, as that of o "
-        "does. The shape has one f32 column for all T rows.",
+        "l is a sum of exponentials that were all divided by $e^m$. Multiply it back, and take "
+        "the logarithm of the product, on paper. A product's logarithm is a sum.",
+        "`jnp.log` of a (bq, 1) block works in a kernel, and of 0 it is -inf. The output o is "
+        "guarded against a sum of 0; does lse have to be? A second output is a second entry in "
+        "`out_specs` and in `out_shape`: a row of tiles has bq numbers, in a column, as m and "
+        "l have.",
+        "One line stores the maximum plus a logarithm. The spec has a block of one column that "
+        "goes by row, as that of o does. The shape has one f32 column for all T rows.",
     ],
     explain="""exp(s - m) / l is exp(s - m - log l), so m + log l says all that both say. A row that sees nothing has
     l = 0, and the logarithm of 0 is -inf, which is the right answer: no term, no sum.""",

@@ -109,7 +109,9 @@ from puzzles.splash_attention.attention import root
 
 
 def make_inputs(key, T, S, H, large=False, stairs=False):
-    """As for `attention`; `stairs`: for every query the second of three blocks of keys lies lower, the third higher."""
+    """As for `attention`; `stairs`: for every query the second of three blocks of keys lies lower,
+    the third higher.
+    """
     q, k, v = attention.make_inputs(key, T, S, H, large)
     if stairs:
         q, k = np.array(q), np.array(k)
@@ -152,14 +154,15 @@ PUZZLE = Puzzle(
     tolerance=2e-4,
     waivers={"blocks": "one block of queries is the rung's idea; flash_attention has all of them"},
     hints=[
-        "It is online_softmax on the block of scores, with one more sum to correct. Which shape has "
-        "that sum, and how does alpha, a column, multiply it?",
+        "It is online_softmax on the block of scores, with one more sum to correct. Which "
+        "shape has that sum, and how does alpha, a column, multiply it?",
         "`jax.lax.dot_general` gives the scores, `jnp.dot` the product of the exponentials with "
         "`v_ref[...]`, both with `preferred_element_type=jnp.float32`. `pl.num_programs(1) - 1` is "
         "the last j.",
-        "At the first j, start the three scratch Refs. At every j: scaled scores; old and new maximum; "
-        "exponentials and alpha; store the new maximum; l and acc become alpha times the old value plus "
-        "the new sum, for acc a product of two blocks. At the last j, store the quotient.",
+        "At the first j, start the three scratch Refs. At every j: scaled scores; old and new "
+        "maximum; exponentials and alpha; store the new maximum; l and acc become alpha times "
+        "the old value plus the new sum, for acc a product of two blocks. At the last j, store "
+        "the quotient.",
     ],
     explain="""Numerator and denominator of a softmax are sums with the same exponentials, so the
     same alpha corrects both when the maximum changes. The reference divides them once, at the end. The

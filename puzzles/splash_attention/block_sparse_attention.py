@@ -205,7 +205,9 @@ def make_inputs(key, T, S, H, bq, bk, kind):
 
 @functools.cache
 def packed(T, S, bq, bk, document):
-    """Tables of a causal mask within documents, as `classify_blocks` would make them of the dense one."""
+    """Tables of a causal mask within documents, as `classify_blocks` would make them of the dense
+    one.
+    """
     block_mask, mask_index = np.zeros((2, T // bq, S // bk), np.int32)
     numbers = {}
     for i, j in np.argwhere(block_mask == 0):
@@ -255,13 +257,15 @@ PUZZLE = Puzzle(
     slack={"outside": 4.0},  # patterns of 32-bit numbers, for those of bytes
     tolerance=2e-4,
     hints=[
-        "What decides whether a block is computed is one number from a table, and so is what decides whether its pattern "
-        "counts. Where in a flat table does row i begin?",
-        "`ref[n]` reads one number from SMEM, in the kernel as in an index map; `pl.num_programs(1)` is the "
-        "number of columns of the table. A truth about the block and a block of booleans broadcast: `|` and `&` between "
-        "them work. In Python `|` binds tighter than a comparison: use parentheses.",
-        "Kernel: the kind, from place i · J + j; needed, if it is not 0; a score counts if the pattern says so or the kind is 2, "
-        "and is -inf otherwise. Map: the number of the pattern, looked up in the same place of the other table, and two zeros.",
+        "What decides whether a block is computed is one number from a table, and so is what "
+        "decides whether its pattern counts. Where in a flat table does row i begin?",
+        "`ref[n]` reads one number from SMEM, in the kernel as in an index map; "
+        "`pl.num_programs(1)` is the number of columns of the table. A truth about the block "
+        "and a block of booleans broadcast: `|` and `&` between them work. In Python `|` binds "
+        "tighter than a comparison: use parentheses.",
+        "Kernel: the kind, from place i · J + j; needed, if it is not 0; a score counts if the "
+        "pattern says so or the kind is 2, and is -inf otherwise. Map: the number of the "
+        "pattern, looked up in the same place of the other table, and two zeros.",
     ],
     explain="""The kernel's branches and the patterns' index map both read tables in SMEM, so the mask
     is data, and one kernel serves them all. A full block ignores the pattern that happens to lie in VMEM;

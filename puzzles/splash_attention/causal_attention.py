@@ -175,13 +175,15 @@ PUZZLE = Puzzle(
     par=dots,
     tolerance=2e-4,
     hints=[
-        "Of all the rows in block i, which one sees the most columns? Of all the columns in block j, "
-        "which one is seen by the most rows? If those two do not meet, nothing in the block does.",
-        "`@pl.when(condition)` around the work of a block; `q_ref.shape` and `k_ref.shape` tell bq and "
-        "bk. `jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)` numbers the rows of a block, "
-        "with a 1 its columns; `jnp.where` masks.",
-        "Needed: one comparison, of the block's first column with its last row. Mask: two numberings of the block, each from "
-        "where the block begins in the arrays; then the scaled score where the column is no later than the row, and -inf where it is.",
+        "Of all the rows in block i, which one sees the most columns? Of all the columns in "
+        "block j, which one is seen by the most rows? If those two do not meet, nothing in the "
+        "block does.",
+        "`@pl.when(condition)` around the work of a block; `q_ref.shape` and `k_ref.shape` "
+        "tell bq and bk. `jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)` numbers the rows of "
+        "a block, with a 1 its columns; `jnp.where` masks.",
+        "Needed: one comparison, of the block's first column with its last row. Mask: two "
+        "numberings of the block, each from where the block begins in the arrays; then the "
+        "scaled score where the column is no later than the row, and -inf where it is.",
     ],
     explain="""A block has work exactly if its first column is no later than its last row, whatever
     bq and bk. Blocks that fail this are jumped over; only those that the diagonal crosses need the

@@ -146,8 +146,8 @@ def audit(launch):
         assert (
             one.transfers <= needed + 1
         ), (  # the last row may skip ahead to a row that is not there
-            f"blocks of `{name}` are fetched {one.transfers} times, where {needed} have work: in steps that are "
-            "skipped, name a block that is needed, the last one or the next"
+            f"blocks of `{name}` are fetched {one.transfers} times, where {needed} have work: "
+            "in steps that are skipped, name a block that is needed, the last one or the next"
         )
 
 
@@ -165,10 +165,10 @@ PUZZLE = Puzzle(
     hints=[
         "Which is the last row in block i of the queries? It sees the columns up to its own "
         "number. In which block of k does that column lie?",
-        "Integer division finds the block of a column; `jnp.minimum` keeps an index from going further. Both work on "
-        "traced numbers, where Python's `min` does not.",
-        "Two lines: the number of the last block that is needed, from i, bq and bk; then return the "
-        "smaller of j and that, and the block index along H, which never changes.",
+        "Integer division finds the block of a column; `jnp.minimum` keeps an index from going "
+        "further. Both work on traced numbers, where Python's `min` does not.",
+        "Two lines: the number of the last block that is needed, from i, bq and bk; then "
+        "return the smaller of j and that, and the block index along H, which never changes.",
     ],
     explain="""A skipped step that names the previous step's block again costs no traffic. The reference's clamp is
     right for any bq and bk, since the last row of block i is (i + 1)·bq - 1 and sees columns up to

@@ -197,7 +197,8 @@ def is_array(name, x, shape, dtype, why=""):
     assert x.ndim == len(shape) and all(
         n in (m, None) for m, n in zip(x.shape, shape, strict=True)
     ), (
-        f"`{name}` has shape {x.shape}; wanted is ({', '.join('P' if n is None else str(n) for n in shape)})"
+        f"`{name}` has shape {x.shape}; wanted is "
+        f"({', '.join('P' if n is None else str(n) for n in shape)})"
     )
     assert x.dtype == dtype, f"`{name}` is {x.dtype}; wanted is {np.dtype(dtype).name}{why}"
 
@@ -222,15 +223,15 @@ def accepts(answer, mask, bq, bk):
         count, n = int(block.sum()), int(mask_index[i, j])
         kind = int(count > 0) + int(count == block.size)
         assert block_mask[i, j] == kind, (
-            f"block ({i}, {j}) of the mask has {count} of its {block.size} elements True, which makes it "
-            f"{KINDS[kind]}; `block_mask` says {block_mask[i, j]}"
+            f"block ({i}, {j}) of the mask has {count} of its {block.size} elements True, "
+            f"which makes it {KINDS[kind]}; `block_mask` says {block_mask[i, j]}"
         )
         if kind != 1:
             continue
         patterns.add(block.tobytes())
         assert 0 <= n < len(partial_masks), (
-            f"`mask_index` is {n} at block ({i}, {j}), and `partial_masks` has {len(partial_masks)} "
-            "patterns: point at the place where the pattern is stored"
+            f"`mask_index` is {n} at block ({i}, {j}), and `partial_masks` has "
+            f"{len(partial_masks)} patterns: point at the place where the pattern is stored"
         )
         if not np.array_equal(partial_masks[n], block):
             right = [m for m, p in enumerate(partial_masks) if np.array_equal(p, block)]
@@ -245,8 +246,8 @@ def accepts(answer, mask, bq, bk):
         "different: store each once, and let `mask_index` name it as often as it occurs"
     )
     assert len(partial_masks) == max(1, len(patterns)), (
-        f"`partial_masks` holds {len(partial_masks)} patterns, and the partial blocks of the mask have "
-        f"{len(patterns)}: full blocks and empty ones need none"
+        f"`partial_masks` holds {len(partial_masks)} patterns, and the partial blocks of the "
+        f"mask have {len(patterns)}: full blocks and empty ones need none"
     )
 
 
@@ -266,14 +267,17 @@ PUZZLE = Puzzle(
     ],
     fresh=fresh,
     hints=[
-        "Two questions about a block, any and all, tell the three kinds apart. To store a pattern once you have to "
-        "recognise it when it comes again: what looks things up by their content?",
-        "A mask reshaped to (T // bq, bq, S // bk, bk) has a block's own elements on axes 1 and 3, and "
-        "`.any` and `.all` take a tuple of axes. `array.tobytes()` can be the key of a dict, which an "
-        "array itself cannot. `np.argwhere(condition)` gives pairs of indices.",
-        "First the kinds of all blocks at once. Then a loop over the partial ones: if a block's bytes are "
-        "not in the dict, number it with the length of the list of patterns, and append it; either way, note its "
-        "number. At the end, stack the list, after a look whether it is empty.",
+        "Two questions about a block, any and all, tell the three kinds apart. To store a "
+        "pattern once you have to recognise it when it comes again: what looks things up by "
+        "their content?",
+        "A mask reshaped to (T // bq, bq, S // bk, bk) has a block's own elements on axes 1 "
+        "and 3, and `.any` and `.all` take a tuple of axes. `array.tobytes()` can be the key "
+        "of a dict, which an array itself cannot. `np.argwhere(condition)` gives pairs of "
+        "indices.",
+        "First the kinds of all blocks at once. Then a loop over the partial ones: if a "
+        "block's bytes are not in the dict, number it with the length of the list of patterns, "
+        "and append it; either way, note its number. At the end, stack the list, after a look "
+        "whether it is empty.",
     ],
     explain="""A mask comes down to one small number a block, any + all, and to the few patterns that
     are different. Each is stored once (the reference has a dict from a block's bytes to its number), so P does not count partial

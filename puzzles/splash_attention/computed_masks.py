@@ -245,10 +245,10 @@ PUZZLE = Puzzle(
     waivers={"constant": "the list's masks are not read: a rule has no patterns"},
     hints=[
         "In causal_attention i and j told where a block lies. What tells it here?",
-        "`rows_ref[t]` and `cols_ref[t]` are numbers of blocks; `jax.lax.broadcasted_iota` numbers what is inside. `rule` works on "
-        "whole blocks of traced numbers.",
-        "Three lines: the rows' numbers, from the row of blocks and bq; the columns', from the column of blocks and bk; "
-        "scores where the rule says True, -inf elsewhere.",
+        "`rows_ref[t]` and `cols_ref[t]` are numbers of blocks; `jax.lax.broadcasted_iota` "
+        "numbers what is inside. `rule` works on whole blocks of traced numbers.",
+        "Three lines: the rows' numbers, from the row of blocks and bq; the columns', from the "
+        "column of blocks and bk; scores where the rule says True, -inf elsewhere.",
     ],
     explain="""Row and column numbers are all that a formula needs, so partial tiles fetch no pattern. In a full tile the
     rule is True throughout and changes nothing. JAX's SplashAttention computes a causal or local mask in the same way, if all heads

@@ -147,12 +147,13 @@ def audit(launch: Launch) -> None:
         "compiler_params=pltpu.CompilerParams(dimension_semantics=...)"
     )
     assert len(launch.grid) == 2, (
-        f"the grid is {launch.grid}, and this rung asks for two axes: blocks of queries, and for each of "
-        "them the blocks of keys"
+        f"the grid is {launch.grid}, and this rung asks for two axes: blocks of queries, and "
+        "for each of them the blocks of keys"
     )
     assert semantics == ("parallel", "arbitrary"), (
-        f"dimension_semantics is {semantics}: blocks of queries do not depend on each other, so axis 0 "
-        "can be shared out among cores; the steps along the keys have to stay in order"
+        f"dimension_semantics is {semantics}: blocks of queries do not depend on each other, "
+        "so axis 0 can be shared out among cores; the steps along the keys have to stay in "
+        "order"
     )
 
 
@@ -169,13 +170,14 @@ PUZZLE = Puzzle(
     par=fetches,
     tolerance=2e-4,
     hints=[
-        "Step (i, j) brings block i of the queries together with block j of the keys and values. Which "
-        "operands does i move, which does j?",
-        "Six keywords: grid, in_specs, out_specs, out_shape, scratch_shapes, compiler_params. Copy the "
-        "call of attention_one_block and change what depends on i. The kernel reads j from axis 1.",
-        "The grid counts T in blocks of bq, then S in blocks of bk. The maps of queries and output "
-        "return i, those of keys and values j. Three f32 VMEM scratch shapes, two columns and a block "
-        "like the output's. The words: i is free, j is in order.",
+        "Step (i, j) brings block i of the queries together with block j of the keys and "
+        "values. Which operands does i move, which does j?",
+        "Six keywords: grid, in_specs, out_specs, out_shape, scratch_shapes, compiler_params. "
+        "Copy the call of attention_one_block and change what depends on i. The kernel reads j "
+        "from axis 1.",
+        "The grid counts T in blocks of bq, then S in blocks of bk. The maps of queries and "
+        "output return i, those of keys and values j. Three f32 VMEM scratch shapes, two "
+        "columns and a block like the output's. The words: i is free, j is in order.",
     ],
     explain="""The kernel starts its scratch at every j = 0, so each block of queries finds a fresh
     set and the body does not change. That is also why i is parallel: nothing passes from one i to the

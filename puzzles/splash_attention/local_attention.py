@@ -178,14 +178,15 @@ PUZZLE = Puzzle(
     tolerance=2e-4,
     hints=[
         "The right edge is causal_attention's: it is set by the last row of block i. Which row "
-        "decides where the left edge begins, the first or the last? And which column of block j must "
-        "reach it?",
+        "decides where the left edge begins, the first or the last? And which column of block "
+        "j must reach it?",
         "Conditions on traced numbers are joined with `&`, each in parentheses. `jnp.clip(x, low, "
         "high)` keeps an index between two others; `//` rounds down, for negative numbers too.",
-        "Start: finite, and below any score. Needed: causal_attention's condition, and a second one: block j must not end "
-        "before the window of the block's first row begins. Mask: two comparisons; the scaled score where they hold, -inf where not. Map: the block "
-        "of the first column that the first row sees, the block of the last column that the last row sees, and j clipped "
-        "between the two.",
+        "Start: finite, and below any score. Needed: causal_attention's condition, and a "
+        "second one: block j must not end before the window of the block's first row begins. "
+        "Mask: two comparisons; the scaled score where they hold, -inf where not. Map: the "
+        "block of the first column that the first row sees, the block of the last column that "
+        "the last row sees, and j clipped between the two.",
     ],
     explain="""A block has work if it starts no later than the last row and does not end before the
     window of the first row begins. The reference's index map clips j to just those blocks, and it masks with -inf: a row that sees

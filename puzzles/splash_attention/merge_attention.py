@@ -149,7 +149,9 @@ from puzzles import Puzzle, array, rng
 
 
 def make_inputs(key, B, T, Hv):
-    """Pairs of parts: alike, far apart, far above 0 and far below, and each of them empty, or both."""
+    """Pairs of parts: alike, far apart, far above 0 and far below, and each of them
+    empty, or both.
+    """
     r = rng(key)
     shape = (*B, T, 1)
     base = r.integers(-3, 4, shape).astype(float)
@@ -190,12 +192,14 @@ PUZZLE = Puzzle(
     kernel=False,
     jit=True,
     hints=[
-        "It is the online softmax once more: lse1 and lse2 stand for the maxima of two blocks. Shift both by the larger one, "
-        "row by row. What if both are -inf?",
-        "`jnp.maximum` of two columns, and once more with a large negative finite number: then there is no -inf minus -inf. "
-        "`jnp.exp` of -inf is 0, `jnp.log` of 0 is -inf, and `jnp.where` keeps the division from 0 / 0.",
-        "Five lines: the finite maximum of the two; the weights of the parts, two exponentials; their sum; the weighted mean of the "
-        "outputs, with the sum guarded; and back comes that mean, with the maximum plus the logarithm of the sum.",
+        "It is the online softmax once more: lse1 and lse2 stand for the maxima of two blocks. "
+        "Shift both by the larger one, row by row. What if both are -inf?",
+        "`jnp.maximum` of two columns, and once more with a large negative finite number: then "
+        "there is no -inf minus -inf. `jnp.exp` of -inf is 0, `jnp.log` of 0 is -inf, and "
+        "`jnp.where` keeps the division from 0 / 0.",
+        "Five lines: the finite maximum of the two; the weights of the parts, two "
+        "exponentials; their sum; the weighted mean of the outputs, with the sum guarded; and "
+        "back comes that mean, with the maximum plus the logarithm of the sum.",
     ],
     explain="""o and lse are the acc, m and l of a block in another form, so merging two parts is one step of the online softmax. It
     does not matter in which order parts are merged, or where: that is what lets them be computed far from each other.""",

@@ -177,8 +177,8 @@ def audit(launch: Launch) -> None:
     for dot in launch.dots:
         kinds = {str(dtype) for dtype in dot.dtypes[:2]}
         assert kinds == {"bfloat16"}, (
-            f"a dot multiplies {' by '.join(dot.dtypes[:2])}: give the matrix unit bf16 on both sides, "
-            "and ask for an f32 result"
+            f"a dot multiplies {' by '.join(dot.dtypes[:2])}: give the matrix unit bf16 on "
+            "both sides, and ask for an f32 result"
         )
         assert dot.dtypes[2] == "float32", (
             f"a dot returns {dot.dtypes[2]}: ask for preferred_element_type=jnp.float32"
@@ -200,12 +200,15 @@ PUZZLE = Puzzle(
     par=keys_kept,
     tolerance=2e-2,  # p has 8 bits in its dot, which takes most of bf16's 1e-2
     hints=[
-        "Heads 0, 1, 2 share one head of keys, heads 3, 4, 5 the next. Which whole-number operation on h gives "
-        "0, 0, 0, 1, 1, 1? And which numbers of the kernel are f32, which bf16?",
-        "An index map may use `N` and `K`, and `//`. A block of one head is `(None, rows, H)`. `.astype(ref.dtype)` "
-        "casts; `preferred_element_type=jnp.float32` makes a dot of bf16 blocks return f32.",
-        "First dot: as in attention_one_block. Second dot: the exponentials cast to `v`'s dtype inside it, and nowhere "
-        "else. Store: the quotient cast to the output's dtype. The two specs are alike: head of the group, then j, then 0.",
+        "Heads 0, 1, 2 share one head of keys, heads 3, 4, 5 the next. Which whole-number "
+        "operation on h gives 0, 0, 0, 1, 1, 1? And which numbers of the kernel are f32, which "
+        "bf16?",
+        "An index map may use `N` and `K`, and `//`. A block of one head is `(None, rows, H)`. "
+        "`.astype(ref.dtype)` casts; `preferred_element_type=jnp.float32` makes a dot of bf16 "
+        "blocks return f32.",
+        "First dot: as in attention_one_block. Second dot: the exponentials cast to `v`'s "
+        "dtype inside it, and nowhere else. Store: the quotient cast to the output's dtype. "
+        "The two specs are alike: head of the group, then j, then 0.",
     ],
     explain="""Index maps choose blocks freely, so several query heads can name the same head of keys
     and no copy is ever made. Dots take bf16 and return f32, and all that is summed or exponentiated

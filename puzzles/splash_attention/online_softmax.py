@@ -112,9 +112,9 @@ PUZZLE = Puzzle(
         "$e^{x - m_{new}}$ is $e^{x - m_{old}}$ times something that does not depend on x. What?",
         "Read the old maximum into a variable before you store the new one: the factor needs both. "
         "`jnp.maximum`, `jnp.exp`, `jnp.sum(..., axis=1, keepdims=True)`.",
-        "Under `pl.when`, start both outputs. Then: the old maximum, the new one, the factor from the "
-        "two, the block's exponentials shifted by the new one; l becomes the corrected old sum plus the "
-        "block's sum; last, store the new maximum.",
+        "Under `pl.when`, start both outputs. Then: the old maximum, the new one, the factor "
+        "from the two, the block's exponentials shifted by the new one; l becomes the "
+        "corrected old sum plus the block's sum; last, store the new maximum.",
     ],
     explain="""All terms of the old sum are off by one common factor, exp(m_old - m_new), so one
     multiplication corrects them and x is read only once. The factor is at most 1: it never

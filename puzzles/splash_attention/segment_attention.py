@@ -200,13 +200,15 @@ PUZZLE = Puzzle(
     par=dots,
     tolerance=2e-4,
     hints=[
-        "Two conditions, both of which must hold, for each pair of a row and a column. And think of a row "
-        "for which they never do: what are m, l and acc when it gets to the end?",
-        "Comparing a (bq, 1) block with a (1, bk) block gives (bq, bk) answers; `&` joins them with the causal "
-        "ones. `jnp.where` masks scores before the maximum. A BlockSpec's map for an array of one column, or one row, "
-        "returns 0 for that axis.",
-        "causal_attention's mask with one more condition; the scaled score where it holds, -inf where not. At the store, replace an l of zero by "
-        "anything else before dividing. The ids of the queries move with i, those of the keys with j.",
+        "Two conditions, both of which must hold, for each pair of a row and a column. And "
+        "think of a row for which they never do: what are m, l and acc when it gets to the "
+        "end?",
+        "Comparing a (bq, 1) block with a (1, bk) block gives (bq, bk) answers; `&` joins them "
+        "with the causal ones. `jnp.where` masks scores before the maximum. A BlockSpec's map "
+        "for an array of one column, or one row, returns 0 for that axis.",
+        "causal_attention's mask with one more condition; the scaled score where it holds, "
+        "-inf where not. At the store, replace an l of zero by anything else before dividing. "
+        "The ids of the queries move with i, those of the keys with j.",
     ],
     explain="""A column of ids compared with a row of ids is a whole block of answers. Masked with -inf, a row that attends to
     nothing has exp(-inf - m) = 0 throughout, so it ends with acc = 0 and l = 0. The reference divides by 1 in place of 0, which leaves the

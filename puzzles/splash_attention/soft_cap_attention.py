@@ -150,7 +150,8 @@ PUZZLE = Puzzle(
     tolerance=2e-4,
     hints=[
         "The cap is for scores as the model means them. Is a raw dot product one? Is -inf one?",
-        "`jnp.tanh` works on a whole block; `cap` is a Python float, so multiply and divide by it as it is.",
+        "`jnp.tanh` works on a whole block; `cap` is a Python float, so multiply and divide by "
+        "it as it is.",
         "Two lines: scale, divide, tanh, multiply; then the mask, as in causal_attention.",
     ],
     explain="""Scale, cap, mask, in this order: the cap sees true scores, and what is masked stays at -inf,

@@ -91,7 +91,9 @@ from puzzles import Puzzle, array, rng
 
 
 def lower(x, other, distance):
-    """Shift rows of `x` down to where their maxima lie at least `distance` below those of `other`."""
+    """Shift rows of `x` down to where their maxima lie at least `distance` below those
+    of `other`.
+    """
     if x.size:
         highest = other.max(axis=1, keepdims=True) - distance
         x -= np.maximum(0, x.max(axis=1, keepdims=True) - highest)
@@ -158,11 +160,11 @@ PUZZLE = Puzzle(
     hints=[
         "Both kernels are row_sum. For each: what does the running number start from, and how does "
         "a block change it?",
-        "`jnp.full_like(ref, value)` makes a block of one value. `jnp.maximum` compares two columns, "
-        "`jnp.max(..., axis=1, keepdims=True)` gives the column of one block.",
-        "First kernel: under `pl.when`, a very negative start; then the larger of what was there and "
-        "this block's maximum. Second kernel: under `pl.when`, zeros; then add the block's sum "
-        "of exponentials, each shifted by the row's finished maximum.",
+        "`jnp.full_like(ref, value)` makes a block of one value. `jnp.maximum` compares two "
+        "columns, `jnp.max(..., axis=1, keepdims=True)` gives the column of one block.",
+        "First kernel: under `pl.when`, a very negative start; then the larger of what was "
+        "there and this block's maximum. Second kernel: under `pl.when`, zeros; then add the "
+        "block's sum of exponentials, each shifted by the row's finished maximum.",
     ],
     explain="""Two launches because the sum needs the finished maximum: every exponential is at most
     1, and the largest is 1. The price is that x is read from HBM twice, which the receipt shows.""",

@@ -232,15 +232,17 @@ PUZZLE = Puzzle(
     par=dots,
     tolerance=2e-4,
     hints=[
-        "Everything that i, j and block_mask[i, j] told the dense kernel now stands at place t of a list. "
-        "Which list answers which question, and who asks it: an index map, or the kernel?",
-        "`pl.program_id(0)` is t, and `flags_ref[t]` one packed number: `& 3` is the kind, `& 4` and `& 8` are not zero "
-        "if it is the first or the last visit of its row. A boolean block `|` a scalar condition is a boolean "
-        "block. `len(tiles[0])` is a Python int, as a grid needs it.",
-        "In the kernel: flags, the kind, two bits, and whether there is work; a score is seen if the mask's block "
-        "says so or the tile is full, and is -inf otherwise. In the launch, a grid of one axis, "
-        "and five maps: rows for q and the output, cols for k and v, masks for the mask, whose block has `None` in "
-        "front.",
+        "Everything that i, j and block_mask[i, j] told the dense kernel now stands at place t "
+        "of a list. Which list answers which question, and who asks it: an index map, or the "
+        "kernel?",
+        "`pl.program_id(0)` is t, and `flags_ref[t]` one packed number: `& 3` is the kind, `& "
+        "4` and `& 8` are not zero if it is the first or the last visit of its row. A boolean "
+        "block `|` a scalar condition is a boolean block. `len(tiles[0])` is a Python int, as "
+        "a grid needs it.",
+        "In the kernel: flags, the kind, two bits, and whether there is work; a score is seen "
+        "if the mask's block says so or the tile is full, and is -inf otherwise. In the "
+        "launch, a grid of one axis, and five maps: rows for q and the output, cols for k and "
+        "v, masks for the mask, whose block has `None` in front.",
     ],
     explain="""The list holds what the grid's axes used to say, so a step can stand anywhere, and the grid is as
     long as the work. It goes row by row, so nothing comes between a row's first visit and its last, and one set of scratch

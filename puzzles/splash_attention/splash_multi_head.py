@@ -324,7 +324,9 @@ def blocks(T, S):
 
 
 def make_masks(T, S, heads):
-    """Rows of tiles of all kinds, in another order for each head; one row is empty; 0 heads: all is seen."""
+    """Rows of tiles of all kinds, in another order for each head; one row is empty; 0 heads: all is
+    seen.
+    """
     if heads == 0:
         return np.ones((T, S), bool)
     bq, bk = blocks(T, S)
@@ -403,8 +405,8 @@ def audit(launch: Launch, *, args) -> None:
     for dot in launch.dots:
         kinds = {str(dtype) for dtype in dot.dtypes[:2]}
         assert kinds == {wanted}, (
-            f"a dot multiplies {' by '.join(dot.dtypes[:2])}: give the matrix unit {wanted} on both sides, and ask "
-            "for an f32 result"
+            f"a dot multiplies {' by '.join(dot.dtypes[:2])}: give the matrix unit {wanted} on "
+            "both sides, and ask for an f32 result"
         )
     narrow = [o.name for o in launch.scratch if str(o.dtype) != "float32"]
     assert not narrow, f"`{narrow[0]}` is no float32: m, l and acc are changed at every step"
@@ -433,16 +435,21 @@ PUZZLE = Puzzle(
     par=dots,
     tolerance={"float32": 2e-4, "bfloat16": 1e-2},
     hints=[
-        "Nothing here is new but the way it is put together. The kernel is that of splash_attention with the casts of "
-        "multi_head_attention, the cap of soft_cap_attention, the ids of segment_attention and the numbers of computed_masks. In the launch, ask for each "
-        "operand: which head, which row, which column does visit t of list h need?",
-        "Python's `if x is not None:` drops code while tracing. What is seen can start as plain `True`, "
-        "until there is something to say: `jnp.where` and `&` take it. Masked scores are `-jnp.inf`. Index maps have two program ids before the four "
-        "Refs, and `//`, `%`, `R`, `N` and `K` may be used in them. Of the seven specs, two have heads of queries (those of q and of the output), two of keys, three have none.",
-        "In the tile: dot, scale, cap, seen, mask, the online softmax, with p cast for its dot. "
-        "Launch: the grid is (lists walked side by side, length of a list), and there are as many of the "
-        "former as heads share a list. The query head is h plus what the row says; the key head is that, divided by the "
-        "size of a group; q, its ids and the output go by row, k, v and their ids by column.",
+        "Nothing here is new but the way it is put together. The kernel is that of "
+        "splash_attention with the casts of multi_head_attention, the cap of "
+        "soft_cap_attention, the ids of segment_attention and the numbers of computed_masks. "
+        "In the launch, ask for each operand: which head, which row, which column does visit t "
+        "of list h need?",
+        "Python's `if x is not None:` drops code while tracing. What is seen can start as "
+        "plain `True`, until there is something to say: `jnp.where` and `&` take it. Masked "
+        "scores are `-jnp.inf`. Index maps have two program ids before the four Refs, and "
+        "`//`, `%`, `R`, `N` and `K` may be used in them. Of the seven specs, two have heads "
+        "of queries (those of q and of the output), two of keys, three have none.",
+        "In the tile: dot, scale, cap, seen, mask, the online softmax, with p cast for its "
+        "dot. Launch: the grid is (lists walked side by side, length of a list), and there are "
+        "as many of the former as heads share a list. The query head is h plus what the row "
+        "says; the key head is that, divided by the size of a group; q, its ids and the output "
+        "go by row, k, v and their ids by column.",
     ],
     explain="""The list decides where a step stands, the index maps decide what it gets, and the kernel decides what to do with
     it: three separate things, which is why heads, groups, masks, segments and caps could each be added in one place. What is

@@ -413,16 +413,19 @@ PUZZLE = Puzzle(
         "rev",
     ],  # delta, a mean for it, and `observe`
     waivers={
-        "blocks": "no kernel is written here, and those that are called have such cases in their own rungs",
+        "blocks": "no kernel is written here, and the puzzles of those that are called have such "
+        "cases",
     },
     hints=[
-        "Look at the eleven arguments of the two backward passes. Which come with the call, which does the forward pass "
-        "give, and which is computed in between?",
-        "The forward rule returns `(result, kept)`. The backward rule returns one gradient for each argument that "
-        "is not in `nondiff_argnums`. `jnp.sum(..., axis=-1)` has the shape (N, T), and `[:, None]` puts an axis in between; "
-        "`.astype(jnp.float32)` comes before the product.",
-        "Forward: both outputs, then the result and six things to keep. Backward: unpack them; delta, of o and do; the eleven "
-        "arguments once, for both passes; three gradients and `None`.",
+        "Look at the eleven arguments of the two backward passes. Which come with the call, "
+        "which does the forward pass give, and which is computed in between?",
+        "The forward rule returns `(result, kept)`. The backward rule returns one gradient for "
+        "each argument that is not in `nondiff_argnums`. `jnp.sum(..., axis=-1)` has the shape "
+        "(N, T), and `[:, None]` puts an axis in between; `.astype(jnp.float32)` comes before "
+        "the product.",
+        "Forward: both outputs, then the result and six things to keep. Backward: unpack them; "
+        "delta, of o and do; the eleven arguments once, for both passes; three gradients and "
+        "`None`.",
     ],
     explain="""What the backward pass needs of the softmax is one number a row, lse; what it needs of the result is another, delta.
     All else is computed again in VMEM. So memory grows with T, while the dots grow with the tiles of the mask, forward and back.""",
