@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
 import runpy
 import shutil
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -209,7 +211,7 @@ def test_judging_comes_back_to_no_module_with_the_function(rung: str, wrong: boo
 
 @pytest.mark.slow
 def test_wings_are_linted_formatted_and_typed_and_prose_is_not(tmp_path: Path) -> None:
-    """A ladder's lines are prose, which a learner reads and the edits of mistakes match."""
+    """A ladder is formatted; its long lines may be prose, and it has no types of its own."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "pytest_pallas_puzzles.py").touch()
     for place in (".", "_launch", "_author", "_author/_example", "basics"):
@@ -218,10 +220,34 @@ def test_wings_are_linted_formatted_and_typed_and_prose_is_not(tmp_path: Path) -
         (folder / "__init__.py").touch()
         planted = folder / ("_planted.py" if place == "." else "planted.py")
         planted.write_text(f'def planted() -> int:\n    return "{"x" * 100}"\n\n\nX   =  1\n')
-    told = {"puzzles/_planted.py", "puzzles/_launch/planted.py", "puzzles/_author/planted.py"}
+    engine = {"puzzles/_planted.py", "puzzles/_launch/planted.py", "puzzles/_author/planted.py"}
+    ladders = {"puzzles/basics/planted.py", "puzzles/_author/_example/planted.py"}
     for tool, *arguments in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
         cache = ["--cache-dir", "/dev/null"] if tool == "mypy" else ["--no-cache"]
         command = [sys.executable, "-m", tool, *arguments, *cache]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         found = set(re.findall(r"puzzles/\S*planted\.py", done.stdout))
-        assert (done.returncode, found) == (1, told), done
+        expected = engine | (ladders if "format" in arguments else set())
+        assert (done.returncode, found) == (1, expected), done
+
+
+def code_lines(text: str) -> set[int]:
+    """The numbers of the lines without those of comments and of strings of several lines."""
+    prose: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        (first, column), (last, _) = token.start, token.end
+        comment = token.type == tokenize.COMMENT and not token.line[:column].strip()
+        if comment or (first < last and token.type != tokenize.NEWLINE):
+            prose |= {*range(first, last + 1)}
+    return {*range(1, text.count("\n") + 1)} - prose
+
+
+def test_a_puzzle_is_short_and_its_code_fits_the_screen() -> None:
+    modules = [path for path in ROOT.glob("puzzles/[!_]*/*.py") if path.name != "__init__.py"]
+    texts = {path: path.read_text(encoding="utf-8") for path in modules}
+    lengths = [text.count("\n") for path, text in texts.items() if path.name[0] != "_"]
+    assert sum(lengths) / len(lengths) <= 200
+    for path, text in texts.items():
+        lines = text.splitlines()
+        long = [number for number in code_lines(text) if len(lines[number - 1]) > 100]
+        assert long == [], path

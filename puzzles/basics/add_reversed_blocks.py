@@ -27,6 +27,7 @@ from puzzles import INTERPRET
 #
 # Only `y`'s index map is yours. It may use `n`, the number of blocks: an ordinary Python int.
 
+
 # %%
 def add_reversed_blocks_spec(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N"]:
     return x + y.reshape(-1, 1024)[::-1].reshape(-1)

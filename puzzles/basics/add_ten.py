@@ -28,6 +28,7 @@ from puzzles import INTERPRET
 # `out_shape` says what comes out. `Float[Array, "M N"]` is a note to you: floats, M rows, N columns.
 # Add ten to every element.
 
+
 # %%
 def add_ten_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
     return x + 10

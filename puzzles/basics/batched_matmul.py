@@ -27,6 +27,7 @@ from puzzles import INTERPRET
 #
 # Write the grid and the specs.
 
+
 # %%
 def batched_matmul_spec(
     lhs: Float[Array, "B M K"], rhs: Float[Array, "B K N"]
@@ -40,9 +41,7 @@ def batched_matmul_kernel(lhs_ref, rhs_ref, o_ref):
 
 
 # %%
-def batched_matmul(
-    lhs: Float[Array, "B M K"], rhs: Float[Array, "B K N"]
-) -> Float[Array, "B M N"]:
+def batched_matmul(lhs: Float[Array, "B M K"], rhs: Float[Array, "B K N"]) -> Float[Array, "B M N"]:
     (B, M, K), (_, _, N) = lhs.shape, rhs.shape
     return pl.pallas_call(
         batched_matmul_kernel,

@@ -21,6 +21,7 @@ from puzzles import INTERPRET
 # The arithmetic is right. Run the cell, call `show(fix_the_grid)` in one of your own, and watch
 # which output block each step names. Then mend it.
 
+
 # %%
 def fix_the_grid_spec(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
     return jnp.max(x, axis=1, keepdims=True)

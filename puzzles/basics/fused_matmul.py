@@ -24,6 +24,7 @@ from puzzles import INTERPRET
 # Use `jax.nn.gelu(x, approximate=True)`: the exact form needs `erfc`, which Pallas has no TPU
 # lowering for. The bias arrives as a row, `(1, bn)`.
 
+
 # %%
 def fused_matmul_spec(
     a: BFloat16[Array, "M K"], b: BFloat16[Array, "K N"], bias: Float[Array, " N"]

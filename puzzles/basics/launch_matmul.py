@@ -28,6 +28,7 @@ from puzzles import INTERPRET
 #
 # ![Three steps go down a column of blocks in both a and b, while the accumulator and one output block stay in VMEM.](diagrams/basics/launch_matmul.svg)
 
+
 # %%
 def launch_matmul_spec(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
     return jnp.dot(a.T, b)

@@ -24,6 +24,7 @@ from puzzles import INTERPRET
 #
 # Use blocks of `bm` × `bn`: as one block, a large array would not fit into VMEM.
 
+
 # %%
 def launch_vector_add_spec(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[Array, "M N"]:
     return x + y

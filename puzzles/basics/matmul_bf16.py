@@ -21,8 +21,11 @@ from puzzles import INTERPRET
 #
 # Two lines of `tiled_matmul`'s kernel are yours.
 
+
 # %%
-def matmul_bf16_spec(a: BFloat16[Array, "M K"], b: BFloat16[Array, "K N"]) -> BFloat16[Array, "M N"]:
+def matmul_bf16_spec(
+    a: BFloat16[Array, "M K"], b: BFloat16[Array, "K N"]
+) -> BFloat16[Array, "M N"]:
     product = jnp.dot(a.astype(jnp.float32), b.astype(jnp.float32))
     return product.astype(jnp.bfloat16)
 

@@ -30,6 +30,7 @@ from puzzles import INTERPRET
 # axis of its second. For each call, write `contract`, the grid and the input specs. You may
 # check after the first.
 
+
 # %%
 def matmul_gradients_spec(
     a: Float[Array, "M K"], b: Float[Array, "K N"], g: Float[Array, "M N"]

@@ -22,6 +22,7 @@ from puzzles import INTERPRET
 # Write the two input BlockSpecs and the kernel. `v[:, None]` makes a column of a vector, `v[None,
 # :]` a row.
 
+
 # %%
 def outer_product_spec(a: Float[Array, " M"], b: Float[Array, " N"]) -> Float[Array, "M N"]:
     return a[:, None] * b[None, :]

@@ -29,6 +29,7 @@ from puzzles import INTERPRET
 # is a Python int: `functools.partial` binds it. The rest is `row_sum`. Do the ragged rows need a
 # mask?
 
+
 # %%
 def ragged_row_sum_spec(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
     return jnp.sum(x, axis=1, keepdims=True)

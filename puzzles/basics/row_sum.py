@@ -35,6 +35,7 @@ from puzzles import INTERPRET
 # Read program ids at the top: inside `pl.when` or a loop, interpret mode has none. A Ref has
 # a `.shape` and a `.dtype`, so `jnp.zeros_like(o_ref)` makes zeros to store.
 
+
 # %%
 def row_sum_spec(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
     return jnp.sum(x, axis=1, keepdims=True)

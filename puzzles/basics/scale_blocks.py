@@ -31,6 +31,7 @@ from puzzles import INTERPRET
 # In the kernel, `pl.program_id(axis)` is your place on a grid axis, `pl.num_programs(axis)` its
 # length.
 
+
 # %%
 def scale_blocks_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
     M, N = x.shape

@@ -26,6 +26,7 @@ from puzzles import INTERPRET
 # Each step does at most three things: at the first `k`, zero the accumulator; always, add one block
 # product, by `jnp.dot`; at the last `k`, store.
 
+
 # %%
 def tiled_matmul_spec(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
     return jnp.dot(a, b)
@@ -45,6 +46,7 @@ def tiled_matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
     @pl.when(k == pl.num_programs(2) - 1)
     def _():
         o_ref[...] = acc_ref[...]
+
     ### END SOLUTION
 
 

@@ -22,6 +22,7 @@ from puzzles import find
 #
 # Write both, with `product` and with `find("matmul_gradients").solution`, the last rung's answer.
 
+
 # %%
 def trainable_matmul_spec(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
     return jnp.dot(a, b)

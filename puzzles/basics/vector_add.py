@@ -28,6 +28,7 @@ from puzzles import INTERPRET
 #
 # Add two vectors, 1024 elements at a time.
 
+
 # %%
 def vector_add_spec(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N"]:
     return x + y

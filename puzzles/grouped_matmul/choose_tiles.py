@@ -37,6 +37,7 @@ from puzzles import INTERPRET, find, trace
 # `M` is less: the matrix unit loads a block of weights, then lets rows stream past it, and few rows do not
 # hide the loading. `visits(M, E, bm)` counts for you.
 
+
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The launch, with tiles to choose (given)
 def launched(M, K, N, E, bm, bk, bn, sizes=None):
@@ -54,7 +55,9 @@ def launched(M, K, N, E, bm, bk, bn, sizes=None):
                 grid=(N // bn, num_steps, K // bk),
                 in_specs=[
                     pl.BlockSpec((bm, bk), lambda j, s, k, _, groups, tiles: (tiles[s], k)),
-                    pl.BlockSpec((None, bk, bn), lambda j, s, k, _, groups, tiles: (groups[s], k, j)),
+                    pl.BlockSpec(
+                        (None, bk, bn), lambda j, s, k, _, groups, tiles: (groups[s], k, j)
+                    ),
                     pl.BlockSpec(memory_space=pl.ANY),
                 ],
                 out_specs=pl.BlockSpec((bm, bn), lambda j, s, k, _, groups, tiles: (tiles[s], j)),

@@ -26,6 +26,7 @@ from puzzles import INTERPRET, find
 # An activation is of the *whole* sum: not before the last `k`. The rest is `grouped_matmul`'s, and
 # printed. Write the two sums, and the value to store.
 
+
 # %%
 def fused_gate_up_spec(
     lhs: Float[Array, "M K"],
@@ -36,7 +37,8 @@ def fused_gate_up_spec(
     row, ends = jnp.arange(lhs.shape[0]), jnp.cumsum(group_sizes)
     group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row; beyond the last it is nobody's
     gate, up = (
-        jnp.einsum("mk,ekn->emn", lhs, w, preferred_element_type=jnp.float32) for w in (w_gate, w_up)
+        jnp.einsum("mk,ekn->emn", lhs, w, preferred_element_type=jnp.float32)
+        for w in (w_gate, w_up)
     )
     each = jax.nn.silu(gate) * up
     return each.at[group, row].get(mode="fill", fill_value=0).astype(lhs.dtype)
@@ -129,6 +131,7 @@ def fused_gate_up(
 # %% [markdown]
 # **And it trains.** The two sums were never stored, so the rule makes them again, and takes silu's
 # derivative between the kernels of `moe_layer`'s rule: seven launches of the reference's.
+
 
 # %%
 @jax.custom_vjp

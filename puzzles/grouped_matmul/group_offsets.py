@@ -35,6 +35,7 @@ from jaxtyping import Array, Int
 #
 # </details>
 
+
 # %%
 def group_offsets_spec(group_sizes: Int[Array, " E"]) -> Int[Array, " E+1"]:
     offsets = [0]

@@ -49,6 +49,7 @@ from puzzles import INTERPRET, find
 #
 # </details>
 
+
 # %%
 def grouped_matmul_spec(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
@@ -65,7 +66,8 @@ def grouped_matmul_spec(
 def tiles(M, K, N, dtype, weights=1):
     """Rows, blocks of K and of N; `weights` products share the rows (later, in fused_gate_up)."""
     large = min(K, N) >= 512
-    bm, most = (512, 2048 // dtype.itemsize) if large else (64, 128)  # small widths, as in the check
+    # small widths, as in the check, take small blocks
+    bm, most = (512, 2048 // dtype.itemsize) if large else (64, 128)
     long = most // weights if large else most
     # equal blocks of K, for beyond its edge lies garbage, which would be in the sum
     equal = [K // n for n in range(1, K // 128 + 1) if K % (128 * n) == 0]

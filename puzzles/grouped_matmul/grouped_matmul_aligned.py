@@ -30,6 +30,7 @@ from puzzles import INTERPRET, find
 #
 # Write the grid, with k as its last axis, and the specs. The sizes add up to `M`.
 
+
 # %%
 def grouped_matmul_aligned_spec(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
@@ -65,7 +66,9 @@ def grouped_matmul_aligned(
     bm, bk, bn = 64, 128, 256  # all group sizes are multiples of bm
     if K % bk or N % bn:
         whole = -(-K // bk) * bk, -(-N // bn) * bn
-        raise ValueError(f"blocks of {bk, bn} do not divide K, N = {K, N}: pad to {whole}, with zeros")
+        raise ValueError(
+            f"blocks of {bk, bn} do not divide K, N = {K, N}: pad to {whole}, with zeros"
+        )
     group_ids, _, _ = find("tile_metadata").solution(group_sizes, M, bm)
     return pl.pallas_call(
         grouped_matmul_aligned_kernel,

@@ -30,6 +30,7 @@ from puzzles import INTERPRET, find
 # the blocks as they lie. The kernel is printed, without its product; write that, and the `BlockSpec` of
 # `rhs`. `jax.lax.dot_general` is told which axis of each factor to sum over.
 
+
 # %%
 def grouped_matmul_transposed_spec(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E N K"], group_sizes: Int[Array, " E"]

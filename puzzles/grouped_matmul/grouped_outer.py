@@ -46,6 +46,7 @@ from puzzles import INTERPRET, find
 #
 # </details>
 
+
 # %%
 def grouped_outer_spec(
     lhs: Float[Array, "M K"], rhs: Float[Array, "M N"], group_sizes: Int[Array, " E"]
@@ -60,7 +61,8 @@ def grouped_outer_spec(
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The tiles (given): they fit into VMEM
 def tiles(M, K, N, dtype):
-    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)  # small widths, as in the check
+    # small widths, as in the check, take small blocks
+    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)
     # the last rows and columns of a result may hang over: what lies beyond the edge is not written
     bk, bn = (min(128 * pl.cdiv(n, 128 * pl.cdiv(n, most)), n) for n in (K, N))
     return min(bm, M), bk, bn
@@ -93,6 +95,7 @@ def grouped_outer_kernel(
     @pl.when(closes)
     def _():
         o_ref[...] = acc_ref[...].astype(o_ref.dtype)
+
     ### END SOLUTION
 
 

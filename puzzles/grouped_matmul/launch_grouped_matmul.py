@@ -48,6 +48,7 @@ from puzzles import INTERPRET, find
 #
 # </details>
 
+
 # %%
 def launch_grouped_matmul_spec(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]

@@ -31,6 +31,7 @@ from puzzles import INTERPRET
 #
 # State the `dimension_semantics`, too. Prefetching changes nothing about them.
 
+
 # %%
 def launch_masked_store_spec(
     x: Float[Array, "G M N"], starts: Int[Array, " G"], ends: Int[Array, " G"]

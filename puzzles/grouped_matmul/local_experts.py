@@ -33,6 +33,7 @@ from puzzles import INTERPRET, find
 #
 # `first` is traced. `jax.lax.dynamic_slice(x, (start,), (length,))` cuts a piece of fixed length.
 
+
 # %%
 def local_experts_spec(
     lhs: Float[Array, "M K"],

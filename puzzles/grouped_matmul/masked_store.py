@@ -27,6 +27,7 @@ from puzzles import INTERPRET
 # * Choose with `jnp.where`: **NaN times 0 is NaN**, so a mask must not multiply.
 # * A fresh output block holds garbage: write zeros first, and once.
 
+
 # %%
 def masked_store_spec(
     x: Float[Array, "G M N"], starts: Int[Array, " G"], ends: Int[Array, " G"]

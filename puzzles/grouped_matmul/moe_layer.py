@@ -42,6 +42,7 @@ from puzzles import find
 # `jnp.sum`, for matrix products belong in the kernels. The check compares the result and all five
 # gradients with a dense mixture.
 
+
 # %%
 def moe_layer_spec(
     x: Float[Array, "M D"],

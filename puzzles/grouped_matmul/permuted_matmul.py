@@ -40,6 +40,7 @@ from puzzles import INTERPRET
 #
 # The kernel, folded, is `tiled_matmul`'s with k on axis 3, and does not look at `perm_ref`. Write the three BlockSpecs.
 
+
 # %%
 def permuted_matmul_spec(
     lhs: Float[Array, "E M K"], rhs: Float[Array, "E K N"], perm: Int[Array, " E"]

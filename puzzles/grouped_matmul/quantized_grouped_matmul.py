@@ -33,6 +33,7 @@ from puzzles import INTERPRET, find
 # `scales` is (E, 1, N), not (E, N): a block of one row has to have *all* rows of its axis. Write its
 # `BlockSpec`, the sum, and the value to store.
 
+
 # %%
 def quantized_grouped_matmul_spec(
     lhs: Float[Array, "M K"],
@@ -53,7 +54,8 @@ from puzzles.grouped_matmul.grouped_matmul import tiles
 
 
 def quantized_grouped_matmul_kernel(
-    offsets_ref, group_ids_ref, tile_ids_ref, lhs_ref, rhs_ref, scales_ref, zeros_ref, o_ref, acc_ref
+    offsets_ref, group_ids_ref, tile_ids_ref,
+    lhs_ref, rhs_ref, scales_ref, zeros_ref, o_ref, acc_ref,
 ):  # fmt: skip
     step, k = pl.program_id(1), pl.program_id(2)
 
@@ -87,10 +89,13 @@ def quantized_grouped_matmul(
 ) -> Float[Array, "M N"]:
     (M, K), (E, rows, N) = lhs.shape, rhs_q.shape
     if (E, rows) != (len(group_sizes), K):
-        raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit rhs_q of shape {rhs_q.shape}")
+        raise ValueError(
+            f"{len(group_sizes)} groups and K={K} do not fit rhs_q of shape {rhs_q.shape}"
+        )
     if scales.shape != (E, 1, N):
         raise ValueError(
-            f"scales of shape {scales.shape}: one a column, {(E, 1, N)}, as jnp.broadcast_to makes them"
+            f"scales of shape {scales.shape}: one a column, {(E, 1, N)}, as jnp.broadcast_to "
+            "makes them"
         )
     bm, bk, bn = tiles(M, K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)

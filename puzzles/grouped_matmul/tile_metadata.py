@@ -34,6 +34,7 @@ from puzzles import find
 # Here `bm` divides `M`, and at least one group has rows. At which step do each group's visits begin?
 # These are offsets again, counted in visits.
 
+
 # %%
 def tile_metadata_spec(
     group_sizes: Int[Array, " E"], M: int, bm: int

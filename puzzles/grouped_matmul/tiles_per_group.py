@@ -31,6 +31,7 @@ from puzzles import find
 #
 # Compute all counts at once, as int32, under `jit`. The first two lines are given.
 
+
 # %%
 def tiles_per_group_spec(group_sizes: Int[Array, " E"], bm: int) -> Int[Array, " E"]:
     counts, end = [], 0

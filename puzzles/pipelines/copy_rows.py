@@ -32,6 +32,7 @@ from puzzles import INTERPRET
 # `start` lies in `pltpu.SMEM`, the memory for scalars, and `pl.multiple_of` promises the compiler
 # that it is a multiple of 8: rows lie in tiles of 8.
 
+
 # %%
 def copy_rows_spec(x: Float[Array, "M N"], start: Int[Array, " 1"]) -> Float[Array, "64 N"]:
     return 2 * x[start[0] + jnp.arange(64)]

@@ -30,6 +30,7 @@ from puzzles import INTERPRET
 #
 # Here every grid step needs its own prologue.
 
+
 # %%
 def double_buffered_matmul_spec(
     a: Float[Array, "M K"], b: Float[Array, "K N"]

@@ -29,6 +29,7 @@ from puzzles import INTERPRET
 # with one for both slots, the other copy's bytes could end your wait. `jax.lax.rem(i, 2)` is `i % 2`,
 # for `i` from 0 on.
 
+
 # %%
 def double_buffered_sum_spec(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
     return jnp.sum(x, axis=0, keepdims=True)
@@ -50,6 +51,7 @@ def double_buffered_sum_kernel(x_ref, o_ref, slots_ref, sems):
 
     def add(i, _):
         slot = jax.lax.rem(i, 2)
+
         # Start the next copy, if there is one, and wait for this one.
         ### BEGIN SOLUTION
         @pl.when(i + 1 < n)

@@ -24,6 +24,7 @@ from puzzles import INTERPRET
 #
 # Stuck? `show`, below, marks the place.
 
+
 # %%
 def fix_the_copy_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
     return 2 * x

@@ -30,6 +30,7 @@ from puzzles import INTERPRET
 # A round brings up to four pages of all key heads, on one semaphore for its slot:
 # `copies(text, i, slot, do)` calls `do`, `started` or `awaited`, with each copy of round `i`.
 
+
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The online softmax, for all heads at once (`splash_attention` derives it)
 def start(m_ref, l_ref, acc_ref):
@@ -52,6 +53,7 @@ def attend_heads(q, k, v, seen, m_ref, l_ref, acc_ref):
 
 def result(l_ref, acc_ref):
     return jnp.where(l_ref[...] == 0, 0, acc_ref[...] / l_ref[...])
+
 
 # %%
 def gapless_attention_spec(
@@ -122,6 +124,7 @@ def gapless_attention_kernel(
         @pl.when(first < texts)
         def _():
             copies(first, 0, 0, started)
+
     ### END SOLUTION
 
     start(m_ref, l_ref, acc_ref)

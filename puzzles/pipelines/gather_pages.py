@@ -27,6 +27,7 @@ from puzzles import INTERPRET
 # So the pipeline can fetch the page of step `i + 1` while step `i` runs: it asks the map what will
 # be needed. The kernel does not even look at the table.
 
+
 # %%
 def gather_pages_spec(
     pages: Float[Array, "P page H"], table: Int[Array, " n"]

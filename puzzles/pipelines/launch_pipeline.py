@@ -29,6 +29,7 @@ from puzzles import INTERPRET
 # happens at a strip's first step, then the prologue and the pipeline: strips are its outer axis,
 # blocks of `a` the inner one.
 
+
 # %%
 def launch_pipeline_spec(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
     return jnp.dot(a, b)
@@ -45,6 +46,7 @@ def launch_pipeline_kernel(a_ref, b_ref, o_ref, strips, sems):
 
     def multiply(a_block, o_block):
         j, i = pl.program_id(0), pl.program_id(1)
+
         # At the first step of strip j: start the next one, if there is one, and wait for this one.
         ### BEGIN SOLUTION
         @pl.when(i == 0)
@@ -54,6 +56,7 @@ def launch_pipeline_kernel(a_ref, b_ref, o_ref, strips, sems):
                 fetch(j + 1).start()
 
             fetch(j).wait()
+
         ### END SOLUTION
         strip = strips[jax.lax.rem(j, 2)]
         o_block[...] = jnp.dot(a_block[...], strip, preferred_element_type=jnp.float32)

@@ -30,6 +30,7 @@ from puzzles import INTERPRET
 # a block whose index does not change is not fetched again. The table comes flat, as SMEM pads rows to
 # 128 numbers: entry `i` of text `b` is number `b * pages + i`.
 
+
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The online softmax, one page at a time (`splash_attention` derives it)
 def start(m_ref, l_ref, acc_ref):
@@ -51,6 +52,7 @@ def attend(q, k, v, seen, m_ref, l_ref, acc_ref):
 
 def result(l_ref, acc_ref):
     return jnp.where(l_ref[...] == 0, 0, acc_ref[...] / l_ref[...])
+
 
 # %%
 def paged_attention_spec(
@@ -90,6 +92,7 @@ def paged_attention_kernel(
         counts = i * page + jax.lax.broadcasted_iota(jnp.int32, (page, 1), 0) < length
         v = jnp.where(counts, v_ref[...], 0)
         attend(q_ref[...], k_ref[...], v, seen, m_ref, l_ref, acc_ref)
+
     ### END SOLUTION
 
     @pl.when(i == pl.num_programs(1) - 1)

@@ -28,6 +28,7 @@ from puzzles import INTERPRET
 # nothing may be started, not even in the prologue: nobody would wait for it, and the next text
 # would find its slot in flight.
 
+
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The online softmax, one page at a time (`splash_attention` derives it)
 def start(m_ref, l_ref, acc_ref):
@@ -49,6 +50,7 @@ def attend(q, k, v, seen, m_ref, l_ref, acc_ref):
 
 def result(l_ref, acc_ref):
     return jnp.where(l_ref[...] == 0, 0, acc_ref[...] / l_ref[...])
+
 
 # %%
 def paged_attention_dma_spec(
@@ -93,12 +95,14 @@ def paged_attention_dma_kernel(
     def _():
         for copy in fetch(0, 0):
             copy.start()
+
     ### END SOLUTION
 
     start(m_ref, l_ref, acc_ref)
 
     def one_page(i, _):
         slot = jax.lax.rem(i, 2)
+
         # Start the next page's copies, if there is one, and wait for this page.
         ### BEGIN SOLUTION
         @pl.when(i + 1 < n)

@@ -30,6 +30,7 @@ from puzzles import INTERPRET
 # Write `fetch`, the grid, and the blocks of `q` and of the output, which are reshaped to
 # (B, K, group, H).
 
+
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The online softmax, one page at a time (`splash_attention` derives it)
 def start(m_ref, l_ref, acc_ref):
@@ -51,6 +52,7 @@ def attend(q, k, v, seen, m_ref, l_ref, acc_ref):
 
 def result(l_ref, acc_ref):
     return jnp.where(l_ref[...] == 0, 0, acc_ref[...] / l_ref[...])
+
 
 # %%
 def paged_grouped_attention_spec(

@@ -29,6 +29,7 @@ from puzzles import INTERPRET
 #
 # Inside `body`, the refs are blocks in VMEM. So an ordinary kernel body fits, unchanged.
 
+
 # %%
 def pipelined_add_spec(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[Array, "M N"]:
     return x + y

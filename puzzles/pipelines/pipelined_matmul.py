@@ -31,6 +31,7 @@ from puzzles import INTERPRET
 # An output slot leaves when its block index changes, and it **does not come back**. So `k` has to be
 # the innermost axis. You choose the grid: `i`, `j` and `k` are the order of the index maps.
 
+
 # %%
 def pipelined_matmul_spec(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
     return jnp.dot(a, b)
@@ -47,6 +48,7 @@ def pipelined_matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
         @pl.when(pl.program_id(2) == 0)
         def _():
             acc_ref[...] = jnp.zeros_like(acc_ref)
+
         ### END SOLUTION
 
         acc_ref[...] += jnp.dot(a_block[...], b_block[...], preferred_element_type=jnp.float32)
@@ -56,6 +58,7 @@ def pipelined_matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
         @pl.when(pl.program_id(2) == pl.num_programs(2) - 1)
         def _():
             o_block[...] = acc_ref[...]
+
         ### END SOLUTION
 
     pltpu.emit_pipeline(

@@ -38,6 +38,7 @@ from puzzles import INTERPRET
 #
 # `pl.cdiv(a, b)` divides and rounds up. In the last step, mask rows that do not count.
 
+
 # %%
 def ragged_row_sums_spec(
     x: Float[Array, "B S N"], lengths: Int[Array, " B"]

@@ -26,6 +26,7 @@ from puzzles import INTERPRET
 # `jax.lax.fori_loop(0, n, body, None)` calls `body(i, None)` for `i = 0 … n - 1`. Inside a kernel it
 # is a loop of the TPU, so `i` is a traced number. Write one round of it.
 
+
 # %%
 def stream_sum_spec(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
     return jnp.sum(x, axis=0, keepdims=True)

@@ -29,6 +29,7 @@ from puzzles import INTERPRET
 #
 # The two slots still need one each: the next round's bytes could end this round's wait.
 
+
 # %%
 def sum_pages_spec(
     pages: Float[Array, "P page H"], table: Int[Array, " n"]

@@ -38,6 +38,7 @@ from jaxtyping import Int
 #
 # </details>
 
+
 # %%
 def active_tiles_spec(
     block_mask: Int[np.ndarray, "I J"], mask_index: Int[np.ndarray, "I J"], tiles: tuple

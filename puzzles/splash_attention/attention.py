@@ -33,6 +33,7 @@ from jaxtyping import Array, Float
 #
 # Write it in plain JAX, in f32, all queries at once. `jax.nn.softmax` would do it in one line; spell it out.
 
+
 # %%
 def attention_spec(
     q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"]

@@ -79,6 +79,7 @@ def dense_mask(tiles, partial_masks, T, S, segment_ids=None, rule=None):
 # So `by_columns` orders the visits anew: 4 and 8 mark the first and the last of a *column*. A column that nobody sees gets a
 # dead visit, which writes zeros.
 
+
 # %%
 def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
     """`index`, but where it is not used, the next entry that is; at the end, the last one."""
@@ -113,6 +114,7 @@ def by_columns(tiles, N, K, R, J):
 # **Grouped queries**: where heads share a mask, the grid's last axis, `g`, repeats each visit for every query head of the
 # group.
 
+
 # %%
 def attention_dkv(
     q: Float[Array, "N T H"],
@@ -129,9 +131,13 @@ def attention_dkv(
 ) -> tuple[Float[Array, "K S H"], Float[Array, "K S Hv"]]:
     (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
     assert N % K == 0 and T % bq == 0 and S % bk == 0, "groups and blocks must divide evenly"
-    assert lse.shape == delta.shape == (N, 1, T), f"lse and delta are rows, {N, 1, T}: {lse.shape} and {delta.shape}"
+    assert lse.shape == delta.shape == (N, 1, T), (
+        f"lse and delta are rows, {N, 1, T}: {lse.shape} and {delta.shape}"
+    )
     R, J = T // bq, S // bk  # rows of tiles in a query head, columns in a key head
-    assert int(tiles[0][-1]) + 1 in (R, N * R) and tiles[1].max() < J, "the list is that of another mask"
+    assert int(tiles[0][-1]) + 1 in (R, N * R) and tiles[1].max() < J, (
+        "the list is that of another mask"
+    )
     rows, cols, masks, flags = by_columns(tiles, N, K, R, J)
     lists = (int(cols[-1]) + 1) // J  # 1: one mask for all heads, K: the list has all of them
     shared = int(tiles[0][-1]) < R
@@ -196,6 +202,7 @@ def attention_dkv(
 # **A tile is turned over**: `k·qᵀ` has keys down and queries along the lanes. So `lse` and `delta` are used as they lie in HBM,
 # as rows, and `p` and `ds` are transposed already. JAX's kernel does the same.
 
+
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title p and ds of a tile (spoils attention_dq)
 def weights(q, k, v, do, lse, delta, seen, soft_cap):
@@ -214,6 +221,7 @@ def weights(q, k, v, do, lse, delta, seen, soft_cap):
 # %% [markdown]
 # Fill in the start, the two sums and the stores. `opens` and `closes` mark a column's first and last step. `p` and `ds` are given,
 # (bk, bq) and in f32, without the last 1/√H. Dots take `q`'s dtype, and give f32.
+
 
 # %%
 def attention_dkv_kernel(

@@ -85,6 +85,7 @@ def dense_mask(tiles, partial_masks, T, S, segment_ids=None, rule=None):
 # The launch has the summit's grid, and cuts `do` as `q`. `lse` and `delta` lie in HBM as rows, since a column would take 128
 # lanes a number.
 
+
 # %%
 def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
     """`index`, but where it is not used, the next entry that is; at the end, the last one."""
@@ -110,10 +111,14 @@ def attention_dq(
 ) -> Float[Array, "N T H"]:
     (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
     assert N % K == 0 and T % bq == 0 and S % bk == 0, "groups and blocks must divide evenly"
-    assert lse.shape == delta.shape == (N, 1, T), f"lse and delta are rows, {N, 1, T}: {lse.shape} and {delta.shape}"
+    assert lse.shape == delta.shape == (N, 1, T), (
+        f"lse and delta are rows, {N, 1, T}: {lse.shape} and {delta.shape}"
+    )
     R = T // bq  # rows of tiles in a head
     rows, cols, masks, flags = tiles
-    assert int(rows[-1]) + 1 in (R, N * R) and cols.max() < S // bk, "the list is that of another mask"
+    assert int(rows[-1]) + 1 in (R, N * R) and cols.max() < S // bk, (
+        "the list is that of another mask"
+    )
     lists = (int(rows[-1]) + 1) // R  # 1: one mask for all heads, N: one for each
     assert rule is None or lists == 1, "all heads share a rule: give it the list of one head"
     cols, masks = next_used(cols, flags & 3 > 0), next_used(masks, flags & 3 == 1)
@@ -164,6 +169,7 @@ def attention_dq(
 # Fill in `slope`, the derivative of the cap, and the work of a tile. `s` is scaled, capped and in f32; `seen` says which scores count;
 # `lse` and `delta` are columns, (bq, 1). In a row that sees nothing `lse` is -inf, and dq is zeros. Dots take the arrays' own
 # dtype, and give f32.
+
 
 # %%
 def attention_dq_kernel(

@@ -38,6 +38,7 @@ from puzzles import INTERPRET, find
 # `dimension_numbers=(((a,), (b,)), ((), ()))` for axis a of the left operand with axis b of the right. Multiply the
 # scores by 1/√H, in f32.
 
+
 # %%
 def attention_one_block_spec(
     q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"]
@@ -73,6 +74,7 @@ def attention_one_block_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref
     @pl.when(j == pl.num_programs(1) - 1)
     def _():
         o_ref[...] = acc_ref[...] / l_ref[...]
+
     ### END SOLUTION
 
 

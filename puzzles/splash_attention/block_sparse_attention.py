@@ -34,6 +34,7 @@ from puzzles import INTERPRET
 #
 # Fill in the kernel's look-up, whether work is `needed`, which scores count, and the index map of the patterns.
 
+
 # %%
 def block_sparse_attention_spec(
     q: Float[Array, "T H"],

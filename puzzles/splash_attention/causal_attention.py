@@ -34,6 +34,7 @@ from puzzles import INTERPRET
 # Here is `attention_one_block` with its work under a condition. Fill in this and the mask, for any `bq` and `bk`: compare
 # rows with columns, not `i` with `j`.
 
+
 # %%
 def causal_attention_spec(
     q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"]

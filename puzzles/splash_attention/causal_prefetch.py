@@ -34,6 +34,7 @@ from puzzles import INTERPRET
 # Write the index map that `k` and `v` share. Up to the last block that the queries in block `i` need, it returns `j`; after
 # that, it repeats that one. An index map runs on traced numbers, so use `jnp`'s functions.
 
+
 # %%
 def causal_prefetch_spec(
     q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"]

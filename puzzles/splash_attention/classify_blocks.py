@@ -38,6 +38,7 @@ from jaxtyping import Bool, Int
 #
 # </details>
 
+
 # %%
 def classify_blocks_spec(mask: Bool[np.ndarray, "T S"], bq: int, bk: int, answer: tuple) -> bool:
     """What a good answer satisfies: it gives the mask back, and stores nothing that it need not."""

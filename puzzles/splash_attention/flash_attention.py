@@ -1,6 +1,5 @@
 """Rung 5: the same kernel, another grid."""
 
-
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
@@ -31,6 +30,7 @@ from puzzles import INTERPRET, find
 # * the scratch: m, l and acc of **one** block of queries, in f32 and in this order;
 # * `dimension_semantics` in `compiler_params`, one word for each axis of the grid. Which axis may be shared out among
 #   cores? Along which does a step need what the step before it left?
+
 
 # %%
 def flash_attention_spec(

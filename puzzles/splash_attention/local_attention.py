@@ -34,6 +34,7 @@ from puzzles import INTERPRET
 # Fill in that start, when a block is `needed`, the scale 1/√H and the mask, and the index map of `k` and `v`. Which is the
 # first block that block `i` of the queries needs, and which the last?
 
+
 # %%
 def local_attention_spec(
     q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"], window: int

@@ -29,6 +29,7 @@ from jaxtyping import Array, Float
 #
 # Five lines of plain JAX. Any axes may stand in front (`*B`).
 
+
 # %%
 def merge_attention_spec(
     o1: Float[Array, "*B T Hv"],

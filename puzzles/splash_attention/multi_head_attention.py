@@ -45,6 +45,7 @@ from puzzles import INTERPRET, find
 #
 # </details>
 
+
 # %%
 def multi_head_attention_spec(
     q: BFloat16[Array, "N T H"], k: BFloat16[Array, "K S H"], v: BFloat16[Array, "K S H"]

@@ -40,6 +40,7 @@ from puzzles import INTERPRET
 #
 # </details>
 
+
 # %%
 def online_softmax_spec(
     x: Float[Array, "M N"],

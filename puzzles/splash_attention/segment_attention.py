@@ -43,6 +43,7 @@ from puzzles import INTERPRET
 #
 # </details>
 
+
 # %%
 def segment_attention_spec(
     q: Float[Array, "T H"],

@@ -38,6 +38,7 @@ from puzzles import INTERPRET
 #
 # Fill in all three. The mask is causal; `cap` is a Python float.
 
+
 # %%
 def soft_cap_attention_spec(
     q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"], cap: float

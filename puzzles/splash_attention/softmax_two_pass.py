@@ -27,6 +27,7 @@ from puzzles import INTERPRET
 #
 # A sum starts at 0. And a maximum, where a row may be negative all the way? Take **-1e30**, far below any score.
 
+
 # %%
 def softmax_two_pass_spec(
     x: Float[Array, "M N"],

@@ -36,6 +36,7 @@ from puzzles import INTERPRET, find
 #
 # Fill in what the kernel reads from the list and which scores count, then the grid and all the specs.
 
+
 # %%
 def splash_attention_spec(
     q: Float[Array, "T H"],

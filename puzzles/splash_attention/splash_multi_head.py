@@ -160,6 +160,7 @@ def splash_specs(
 
     N heads of queries with R rows of tiles each, K of keys; tiles are bq × bk; keys are H wide, values Hv.
     """
+
     ### BEGIN SOLUTION
     def by_row(h, t, rows, cols, masks, flags):
         return h + rows[t] // R, rows[t] % R, 0
@@ -193,7 +194,9 @@ def splash_over_tiles(
     assert N % K == 0 and T % bq == 0 and S % bk == 0, "groups and blocks must divide evenly"
     R = T // bq  # rows of tiles in a head
     rows, cols, masks, flags = tiles
-    assert int(rows[-1]) + 1 in (R, N * R) and cols.max() < S // bk, "the list is that of another mask"
+    assert int(rows[-1]) + 1 in (R, N * R) and cols.max() < S // bk, (
+        "the list is that of another mask"
+    )
     lists = int(rows[-1] + 1) // R  # 1: one mask for all heads, N: one for each
     assert rule is None or lists == 1, "all heads share a rule: give it the list of one head"
     cols, masks = next_used(cols, flags & 3 > 0), next_used(masks, flags & 3 == 1)

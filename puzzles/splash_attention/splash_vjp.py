@@ -134,12 +134,14 @@ def forward_kernel(
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title Its launch (spoils splash_multi_head)
 def forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap, rule):
-    """(o, lse): attention over a list, and the logarithm of each row's sum of exponentials, (N, 1, T)."""
+    """(o, lse): attention over a list, and the log of each row's sum of exponentials, (N, 1, T)."""
     (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
     assert N % K == 0 and T % bq == 0 and S % bk == 0, "groups and blocks must divide evenly"
     R = T // bq  # rows of tiles in a head
     rows, cols, masks, flags = tiles
-    assert int(rows[-1]) + 1 in (R, N * R) and cols.max() < S // bk, "the list is that of another mask"
+    assert int(rows[-1]) + 1 in (R, N * R) and cols.max() < S // bk, (
+        "the list is that of another mask"
+    )
     lists = (int(rows[-1]) + 1) // R  # 1: one mask for all heads, N: one for each
     assert rule is None or lists == 1, "all heads share a rule: give it the list of one head"
     cols, masks = next_used(cols, flags & 3 > 0), next_used(masks, flags & 3 == 1)
@@ -192,6 +194,7 @@ def forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap, rul
 # %% [markdown]
 # `splash_vjp` makes the list and calls `trainable`, whose rules come next.
 
+
 # %%
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
 def trainable(q, k, v, segment_ids, tiles, partial_masks, soft_cap, rule):
@@ -213,7 +216,11 @@ def splash_vjp(
     N, T, S = *q.shape[:2], k.shape[1]
     if callable(mask):
         assert max(T, S) <= 32_768, "make the list of block numbers, and call trainable"
-        rule, tiles, partial_masks = mask, tiles_of_rule(mask, T, S, bq, bk), np.zeros((0, bq, bk), bool)
+        rule, tiles, partial_masks = (
+            mask,
+            tiles_of_rule(mask, T, S, bq, bk),
+            np.zeros((0, bq, bk), bool),
+        )
     else:
         shapes = (T, S), (1, T, S), (N, T, S)
         assert np.shape(mask) in shapes, "a mask is a rule or an array, (T, S) or (N, T, S)"
@@ -224,6 +231,7 @@ def splash_vjp(
 # %% [markdown]
 # Write both rules with `forward_over_tiles`, and with `find("attention_dq").solution` and
 # `find("attention_dkv").solution`, which take the same eleven arguments.
+
 
 # %%
 def trainable_forward(q, k, v, segment_ids, tiles, partial_masks, soft_cap, rule):

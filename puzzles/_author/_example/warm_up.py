@@ -28,6 +28,7 @@ from puzzles import INTERPRET
 # `x_ref` is the block that this step was given, `o_ref` the block of the result at the same place.
 # Fill the one with twice the other.
 
+
 # %%
 # ✎ Write the spec: the obvious lines of jax.numpy, with which every answer is compared.
 def warm_up_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
