@@ -23,7 +23,8 @@ import nbclient
 import puzzles
 from puzzles import Alternative, Mistake, Puzzle, check, mutate
 from puzzles._author import notebook
-from puzzles._judge import judging, tried
+from puzzles._judge import judging
+from puzzles._judge.explain import by_trying
 from puzzles._puzzle import starter_function
 from puzzles._record import edits_of
 
@@ -109,13 +110,19 @@ def refusals(puzzle: Puzzle) -> tuple[list[float], list[float]]:
     """Seconds for each mistake in the numbers, without and with its name, nothing compiled yet."""
     plain, named = [], []
     explainers = judging.EXPLAINERS
-    nameless = tuple(one for one in explainers if one[1] is not tried.mistake_on_record)
+    by_name = by_trying.mistake_on_record
+    nameless = tuple(explainer for explainer in explainers if explainer[1] is not by_name)
     mistakes = [one for one in puzzle.mistakes if one.stage == "values"]
     natural = (one for one in NATURAL if one["puzzle"] == puzzle.name)
     mistakes += (Mistake(one["name"], edits_of(one)) for one in natural)
     timed = ((plain, nameless), (named, explainers))
     for mistake, (found, known) in itertools.product(mistakes, timed):
-        for kept in (tried._traced, tried.mistaken, tried._program_of, tried._faults_of):
+        for kept in (
+            by_trying._traced,
+            by_trying.mistaken,
+            by_trying._program_of,
+            by_trying._faults_of,
+        ):
             kept.cache_clear()
         judging.EXPLAINERS = known
         found.append(seconds(mutate(puzzle, mistake), "values"))

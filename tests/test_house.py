@@ -214,13 +214,14 @@ def test_wings_are_linted_formatted_and_typed_and_prose_is_not(tmp_path: Path) -
     """A ladder is formatted; its long lines may be prose, and it has no types of its own."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "pytest_pallas_puzzles.py").touch()
-    for place in (".", "_launch", "_author", "_author/_example", "basics"):
+    for place in (".", "_launch", "_judge/questions", "_author", "_author/_example", "basics"):
         folder = tmp_path / "puzzles" / place
         folder.mkdir(exist_ok=True, parents=True)
         (folder / "__init__.py").touch()
         planted = folder / ("_planted.py" if place == "." else "planted.py")
         planted.write_text(f'def planted() -> int:\n    return "{"x" * 100}"\n\n\nX   =  1\n')
-    engine = {"puzzles/_planted.py", "puzzles/_launch/planted.py", "puzzles/_author/planted.py"}
+    folders = ("_launch", "_judge/questions", "_author")
+    engine = {"puzzles/_planted.py", *(f"puzzles/{folder}/planted.py" for folder in folders)}
     ladders = {"puzzles/basics/planted.py", "puzzles/_author/_example/planted.py"}
     for tool, *arguments in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
         cache = ["--cache-dir", "/dev/null"] if tool == "mypy" else ["--no-cache"]

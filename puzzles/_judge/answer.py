@@ -19,9 +19,9 @@ from puzzles._compile import Compiler
 from puzzles._jax import JaxprEqn, function_place
 from puzzles._judge.case import Case, cases, fresh_case, in_jax, own_seed
 from puzzles._judge.costs import Scale
+from puzzles._judge.exceptions import learners_code
 from puzzles._judge.numbers import Mismatch, on_tpu
 from puzzles._judge.origin import Origin, file_of, origin
-from puzzles._judge.raised import learners_code
 from puzzles._judge.source import Code
 from puzzles._launch import Launch, Traced, trace_call
 from puzzles._program import kernel_calls

@@ -17,7 +17,7 @@ import numpy as np
 
 from puzzles._compile import CHIPS
 from puzzles._judge.cost import ALIASES, Cost, multiplies
-from puzzles._judge.raised import learners_code
+from puzzles._judge.exceptions import learners_code
 from puzzles._launch import Launch, Operand, Traced, trace_call
 from puzzles._program import AbstractValueError, fingerprint, kernel_calls, parameter_names
 from puzzles._puzzle import Puzzle

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from puzzles._judge import explain, memory, running, tried, wanted
 from puzzles._judge.answer import Answer, Run, results_there
 from puzzles._judge.case import Case
 from puzzles._judge.costs import dearer
-from puzzles._judge.raised import RejectedError
-from puzzles._judge.source import Code
+from puzzles._judge.exceptions import RejectedError
+from puzzles._judge.explain import by_facts, by_trying
+from puzzles._judge.questions import MAY_RUN, error, memory, pallas, tpu, unsolved, values, work
 from puzzles._judge.verdict import Verdict, lesson, passed
 from puzzles._launch import keeping_traces
 from puzzles._puzzle import Puzzle
@@ -48,12 +48,12 @@ def _part(case: Case) -> Case:
     return replace(case, puzzle=replace(case.puzzle, observe=case.puzzle.glance, results=()))
 
 
-READ = (*running.MAY_RUN, running.in_a_kernel, running.asks_outside, running.works_outside)
-NUMBERS = (running.runs, wanted.same_form, wanted.same_numbers)
+READ = (*MAY_RUN, pallas.in_a_kernel, error.asks_outside, pallas.works_outside)
+NUMBERS = (error.runs, values.same_form, values.same_numbers)
 DRAWN = Question(drawn_case, (*READ, *NUMBERS, memory.blocks, memory.copies, memory.drawn_on_tpu))
-PLAINLY = (wanted.accepted, wanted.same_form, wanted.same_numbers, wanted.audit)
+PLAINLY = (values.accepted, values.same_form, values.same_numbers, work.audit)
 
-ITS_CODE = Question(lambda answer: [answer.code], (Code.asks_for_itself,))
+ITS_CODE = Question(lambda answer: [answer.code], (error.rule_of_itself,))
 
 # Of an answer with kernels, in this order; the first finding is the verdict.
 QUESTIONS = (
@@ -63,18 +63,18 @@ QUESTIONS = (
     Question(each_case, (memory.blocks,)),
     Question(memory.smallest_first, (memory.copies,)),
     Question(memory.simulated, (memory.same_in_simulator,)),
-    Question(each_case, (wanted.audit,)),
+    Question(each_case, (work.audit,)),
     DRAWN,  # before costs: what is wrong at other sizes is no matter of cost
-    Question(wanted.at_production_scale, (wanted.blocks, wanted.rounds, dearer)),
-    Question(each_case, (memory.lowers,)),
-    Question(lambda answer: [answer], (memory.compiles,)),
-    Question(drawn_case, (memory.lowers,)),
+    Question(work.at_production_scale, (memory.blocks_at_scale, work.rounds, dearer)),
+    Question(each_case, (tpu.lowers,)),
+    Question(lambda answer: [answer], (tpu.compiles,)),
+    Question(drawn_case, (tpu.lowers,)),
 )
 # Of one without.
 PLAIN_QUESTIONS = (
     ITS_CODE,
     Question(each_case, PLAINLY),
-    Question(lambda answer: [answer], (running.unrolled,)),
+    Question(lambda answer: [answer], (work.unrolled,)),
     Question(drawn_case, PLAINLY),
 )
 
@@ -83,17 +83,17 @@ PLAIN_QUESTIONS = (
 # first answer stays. The cheap ones are asked first, and who tries something does so while there is
 # time. When a mistake on record gives these numbers, nothing more is looked for.
 EXPLAINERS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
-    ("picture", explain.map_of_blocks),
-    ("listing", explain.numbers_listed),
-    ("first", explain.fault_of_a_launch),
-    ("first", explain.garbage),
-    ("diagnosis", tried.mistake_on_record),
-    ("like", explain.nearness),
-    ("like", explain.like_others),
-    ("first", explain.not_finite),
-    ("first", explain.undone),
-    ("first", explain.rounds_on_the_way),
-    ("first", tried.line_exchanged),
+    ("picture", by_facts.map_of_blocks),
+    ("listing", by_facts.numbers_listed),
+    ("first", by_facts.fault_of_a_launch),
+    ("first", by_facts.garbage),
+    ("diagnosis", by_trying.mistake_on_record),
+    ("like", by_facts.nearness),
+    ("like", by_facts.like_others),
+    ("first", by_facts.not_finite),
+    ("first", by_facts.undone),
+    ("first", by_facts.rounds_on_the_way),
+    ("first", by_trying.line_exchanged),
 )
 
 
@@ -121,13 +121,13 @@ def _refused(
     questions = with_kernels if answer.puzzle.kernel else plain
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = answer.code.untouched()
+        found = unsolved.untouched(answer.code)
         if found is not None:
             return _told(answer, None, found)
         run, found = first_finding(answer, questions)
         if found is None:
             return None
-        left = answer.code.left_open()
+        left = unsolved.left_open(answer.code)
         return _told(answer, run, found) if left is None else _unfinished(answer, left)
 
 
@@ -135,7 +135,7 @@ def _unfinished(answer: Answer, left: Finding) -> Verdict:
     """That a gap is left; but what has its launch already is judged before."""
     there = results_there(answer) if left.rule == "ellipsis-left" else {}
     for run in there.values():
-        if (found := wanted.same_numbers(run)) is not None:
+        if (found := values.same_numbers(run)) is not None:
             return _told(answer, run, found)
     verdict = _told(answer, None, left)
     if not there:

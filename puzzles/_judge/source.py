@@ -17,7 +17,6 @@ import jax
 from puzzles import _regions
 from puzzles._jax import unjitted
 from puzzles._puzzle import Puzzle
-from puzzles._rules import Finding
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _DERIVATIVES = {"grad", "value_and_grad", "vjp", "linearize", "jacrev", "hessian"}
@@ -87,7 +86,7 @@ class Code:
         for name, tree in self._trees.items():
             if _regions.only_ellipsis(tree):
                 return name
-        same = self._as_handed_out()
+        same = self.as_handed_out()
         return same[0] if same and len(same) == len(self._trees) else None
 
     @property
@@ -100,28 +99,13 @@ class Code:
                 return name, source[line - 1].strip()
         return None
 
-    def untouched(self) -> Finding | None:
-        """Nothing is written yet."""
-        name = self.starter
-        return None if name is None else self._untouched(name)
-
-    def left_open(self) -> Finding | None:
-        """A gap is left, though something is written."""
-        if (gap := self.gap) is not None:
-            return Finding("ellipsis-left", {"name": gap[0], "line": gap[1]})
-        same = self._as_handed_out() if self.puzzle.starter is None else []
-        return self._untouched(same[0]) if same else None
-
-    def asks_for_itself(self) -> Finding | None:
-        """No rule of differentiation differentiates the function whose rule it is.
-
-        JAX asks the rule again for that, without an end, and takes more memory each time.
-        """
+    def rule_of_itself(self) -> tuple[str, str] | None:
+        """(rule, function): a rule of differentiation that differentiates its own function."""
         for name, value in self.names.items():
             rule = getattr(value, "bwd", None) if isinstance(value, jax.custom_vjp) else None
             tree = self._trees.get(getattr(rule, "__name__", ""))
             if tree is not None and any(name in _ids(call) for call in _derivatives(tree)):
-                return Finding("rule-of-itself", {"rule": tree.name, "of": name})
+                return tree.name, name
         return None
 
     @property
@@ -133,13 +117,10 @@ class Code:
         mine, other = _parsed(theirs), _parsed(self.puzzle.spec)
         return mine is None or other is None or _regions.same_code(mine, other)
 
-    def _as_handed_out(self) -> list[str]:
+    def as_handed_out(self) -> list[str]:
+        """The names of the functions that still equal the starter's."""
         handed_out = _starter(self.puzzle)
         return [n for n, tree in self._trees.items() if _regions.same_code(tree, handed_out[n])]
-
-    def _untouched(self, name: str) -> Finding:
-        form = "" if self.puzzle.starter is None else "bug"
-        return Finding("untouched", {"name": name, "puzzle": self.puzzle.name}, form=form)
 
 
 @functools.lru_cache(maxsize=64)

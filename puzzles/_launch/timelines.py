@@ -126,10 +126,16 @@ def timeline(launch: Launch) -> Timeline | None:
     return follower.result(unknown)
 
 
+def faults_of_copies(launch: Launch) -> tuple[CopyFault, ...]:
+    """The faults of the copies that a kernel makes by hand, as far as it is followed."""
+    found = timeline(launch)
+    return found.faults if found else ()
+
+
 def copied(launch: Launch) -> Finding | None:
     """The first thing that is wrong with a kernel's copies by hand, as far as it is followed."""
-    found = timeline(launch)
-    return found.faults[0].finding if found and found.faults else None
+    faults = faults_of_copies(launch)
+    return faults[0].finding if faults else None
 
 
 class _Follower:

@@ -10,7 +10,7 @@ import sample
 from learner import Notebook, edited, solved
 
 from puzzles import find, judge
-from puzzles._judge.raised import remedy
+from puzzles._judge.exceptions import remedy
 from puzzles._judge.source import handed_out
 from puzzles._record import edits_of
 

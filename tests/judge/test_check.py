@@ -16,7 +16,8 @@ from learner import Notebook, solved
 
 import puzzles
 from puzzles import _check
-from puzzles._judge import judge, memory
+from puzzles._judge import judge
+from puzzles._judge.questions import memory
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from learner import judged
 
 import puzzles
 from puzzles._judge import judge
-from puzzles._judge.explain import block_map, like_others
+from puzzles._judge.explain.by_facts import block_map, like_others
 from puzzles._judge.numbers import compare
 from puzzles._judge.origin import origin
 from puzzles._launch import trace_call

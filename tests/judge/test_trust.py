@@ -14,7 +14,8 @@ import sample
 from learner import Notebook, solved
 
 import puzzles
-from puzzles._judge import judging, memory
+from puzzles._judge import judging
+from puzzles._judge.questions import memory
 from puzzles._ladders import find
 
 

@@ -17,7 +17,8 @@ import verdicts
 import puzzles
 from puzzles import Puzzle, _compile, _regions, judge
 from puzzles._author import proof, review, soundness
-from puzzles._judge import cases, memory
+from puzzles._judge import cases
+from puzzles._judge.questions import tpu
 from puzzles._ladders import ladder_module
 from puzzles._launch import keeping_traces
 from puzzles._puzzle import variant
@@ -147,7 +148,7 @@ def test_alternative_is_accepted_on_its_first_case(
     puzzle: Puzzle, change: puzzles.Alternative, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its numbers, its blocks, its cost; `make graduate` lowers it, too."""
-    monkeypatch.setattr(memory, "lowered", lambda traced: ())
+    monkeypatch.setattr(tpu, "lowered", lambda traced: ())
     assert proof.alternative_problem(_first_case_of(puzzle), change, thorough=False) is None
 
 

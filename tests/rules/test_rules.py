@@ -90,9 +90,25 @@ def is_sentence(text: str) -> bool:
 
 def test_what_a_verdict_says_stands_with_the_words() -> None:
     """Whoever mends a sentence finds all of them in one place."""
-    for path in sorted((ROOT / "puzzles" / "_judge").glob("*.py")):
+    for path in sorted((ROOT / "puzzles" / "_judge").rglob("*.py")):
         found = [one for one in strings(path.read_text(encoding="utf-8")) if is_sentence(one)]
         assert not found, path.name
+
+
+def misfiled(stage: str, text: str) -> list[str]:
+    """The findings of a module of questions whose rules belong to another stage."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    named = [c.args[0] for c in calls if re.search(r"(\.wrong|^Finding)$", ast.unparse(c.func))]
+    rules = {str(name.value) for name in named if isinstance(name, ast.Constant)}
+    return sorted(rule for rule in rules if RULES[rule].stage != stage)
+
+
+def test_a_rule_is_named_in_the_file_of_its_stage() -> None:
+    questions = ROOT / "puzzles" / "_judge" / "questions"
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in questions.glob("[!_]*.py")}
+    assert set(texts) == {rule.stage for rule in RULES.values()} - {"examine"}
+    assert [rule for stage, text in texts.items() for rule in misfiled(stage, text)] == []
+    assert "compile" in misfiled("work", texts["tpu"])
 
 
 def test_what_an_author_is_told_has_its_words_and_its_facts() -> None:

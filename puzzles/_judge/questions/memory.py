@@ -1,21 +1,23 @@
-"""Is memory used as a TPU wants it? What index maps, copies, a run as on a TPU and Mosaic say."""
+"""Questions of stage `memory`: is memory used as a TPU wants it?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
-from puzzles._compile import compiled, lowered, supported_chips
-from puzzles._jax import Jaxpr
 from puzzles._judge.answer import Answer, Run
+from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import number_words
 from puzzles._launch import Finding as Known
-from puzzles._launch import Launch, faults, program_of, timeline
-from puzzles._program import kernel_calls, visited
-from puzzles._rules import Finding, sentence
+from puzzles._launch import faults, faults_of_copies
+from puzzles._rules import RULES, Finding, sentence
 from puzzles._simulator import SimulationError, foreseen, simulate
+
+MANY_STEPS = 2000  # more of them run for minutes
+_COPIES = 2000  # a kernel that goes outside with so many is not worth the wait
+NOT_RUN = RULES["large-grid"].title
 
 
 def smallest_first(answer: Answer) -> Sequence[Run]:
@@ -42,6 +44,30 @@ def blocks(run: Run) -> Finding | None:
     for fault in (f for one in run.launches for f in faults(one)):
         if fault.kind != "misaligned":
             return run.wrong(rule_of(fault), says=fault.words)
+    return None
+
+
+def blocks_of_many(run: Run) -> Finding | None:
+    """No block is outside if there are many steps: these would run for minutes."""
+    count = sum(one.steps * one.times for one in run.launches if one.times)
+    found = blocks(run) if count > MANY_STEPS else None
+    return replace(found, title=NOT_RUN) if found and found.rule == "out-of-bounds" else None
+
+
+def blocks_at_scale(scale: Scale) -> Finding | None:
+    """There, too, all blocks are there, and those of results are written."""
+    for fault in (f for one in scale.mine.launches for f in faults(one)):
+        return scale.wrong(rule_of(fault), says=fault.words)
+    return None
+
+
+def many_copies(run: Run) -> Finding | None:
+    """Of a kernel with many copies none goes outside: it is not worth the wait."""
+    for launch in run.launches:
+        many = launch.log.cut or sum(copy.times for copy in launch.copies) > _COPIES
+        for fault in faults_of_copies(launch) if many else ():
+            if fault.kind == "outside":
+                return run.wrong("out-of-bounds", title=NOT_RUN, says=fault.says)
     return None
 
 
@@ -84,59 +110,8 @@ def drawn_on_tpu(run: Run) -> Finding | None:
     return None if as_on_tpu(run) else same_in_simulator(run)
 
 
-def lowers(run: Run) -> Finding | None:
-    """Block rules and Mosaic's lowering, which a kernel in other sizes is not asked again."""
-    seen = [f for one in run.launches for f in faults(one) if f.kind == "misaligned"]
-    for call in () if seen else kernel_calls(run.traced.jaxpr.jaxpr):
-        if (does := _operations(call.params["jaxpr"])) not in run.answer.lowered:
-            run.answer.lowered.append(does)
-            seen.extend(lowered(program_of(call)))
-    return run.wrong(seen[0].kind, says=seen[0].words) if seen else None
-
-
-def _operations(kernel: Jaxpr) -> list[tuple]:
-    """What it does with numbers of which types, whatever its sizes."""
-    return [
-        (one.primitive.name, *(getattr(v.aval, "dtype", None) for v in one.outvars))
-        for one, _ in visited(kernel)
-    ]
-
-
-def compiles(answer: Answer) -> Finding | None:
-    """Libtpu takes every case, where it is asked."""
-    if answer.compiler is None:
-        return None
-    for number, finding in compiled([run.traced for run in answer.runs], answer.compiler):
-        return answer.runs[number].wrong("compile", says=finding.words)
-    answer.ran["libtpu"] = f"libtpu for {', '.join(supported_chips())}"
-    return None
-
-
 def rule_of(finding: Known) -> str:
     """The rule that what is known of a launch breaks."""
     if finding.kind == "parallel" and finding.operand is not None:
         return "parallel-state"
     return "not-a-slice" if finding.kind == "lowering" else finding.kind
-
-
-def explains(launches: Sequence[Launch]) -> tuple[str, str] | None:
-    """(kind, words) of what makes numbers wrong, however the kernel computes: None if nothing.
-
-    A copy from where nothing is, one that is waited for and was not started, an output in HBM that
-    nobody copies to. The kind tells one such fault from another.
-    """
-    for launch in launches:
-        told = [one for one in faults_of_copies(launch) if one.line or one.kind == "outside"]
-        if any(one.kind in ("outside", "stuck") for one in told):  # and what came before it
-            return f"{told[0].kind} {told[0].line}", told[0].says
-        filled = {copy.target for copy in launch.copies if copy.times}
-        for out in launch.outputs:
-            if launch.copies and not out.piped and out.name not in filled:
-                return f"unwritten {out.name}", sentence("no copy goes there", name=out.name)
-    return None
-
-
-def faults_of_copies(launch: Launch) -> Sequence[Any]:
-    """What is wrong with the copies that a kernel makes by hand."""
-    found = timeline(launch)
-    return found.faults if found else ()

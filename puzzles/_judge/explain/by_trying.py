@@ -15,10 +15,9 @@ import numpy as np
 
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.case import Case, cases, execute, fresh_case
-from puzzles._judge.explain import fault
-from puzzles._judge.memory import explains
+from puzzles._judge.explain.by_facts import explains, fault
 from puzzles._judge.numbers import compare, on_tpu
-from puzzles._judge.running import MAY_RUN
+from puzzles._judge.questions import MAY_RUN
 from puzzles._judge.source import Code, lines_of
 from puzzles._launch import Traced, faults, trace_call
 from puzzles._program import fingerprint

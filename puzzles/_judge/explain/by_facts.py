@@ -10,10 +10,9 @@ import numpy as np
 
 from puzzles._judge.accuracy import foreign, narrowings
 from puzzles._judge.answer import Run
-from puzzles._judge.memory import explains, faults_of_copies
 from puzzles._judge.numbers import number_words, on_tpu, tolerance_of
 from puzzles._judge.source import handed_out
-from puzzles._launch import Launch, Operand, faults
+from puzzles._launch import Launch, Operand, faults, faults_of_copies
 from puzzles._rules import sentence
 from puzzles._simulator import first_not_finite
 
@@ -49,6 +48,23 @@ def fault(run: Run) -> tuple[str, str] | None:
     own = run.own if run.puzzle.kernel else ()
     found = (f for one in own for f in faults(one) if f.kind != "misaligned")
     return next(((f.kind, f.words) for f in found), None) or explains(own)
+
+
+def explains(launches: Sequence[Launch]) -> tuple[str, str] | None:
+    """(kind, words) of what makes numbers wrong, however the kernel computes: None if nothing.
+
+    A copy from where nothing is, one that is waited for and was not started, an output in HBM that
+    nobody copies to. The kind tells one such fault from another.
+    """
+    for launch in launches:
+        told = [one for one in faults_of_copies(launch) if one.line or one.kind == "outside"]
+        if any(one.kind in ("outside", "stuck") for one in told):  # and what came before it
+            return f"{told[0].kind} {told[0].line}", told[0].says
+        filled = {copy.target for copy in launch.copies if copy.times}
+        for out in launch.outputs:
+            if launch.copies and not out.piped and out.name not in filled:
+                return f"unwritten {out.name}", sentence("no copy goes there", name=out.name)
+    return None
 
 
 def garbage(run: Run) -> str | None:

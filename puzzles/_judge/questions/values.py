@@ -1,21 +1,14 @@
-"""Is the result, and is the launch, what the rung wants? Form, numbers, roundings; its audit, and
-its costs beside the reference's at production scale."""
+"""Questions of stage `values`: form and numbers of the result."""
 
 from __future__ import annotations
 
-import inspect
-import math
 from typing import Any
 
 import jax
 import numpy as np
 
-from puzzles._judge.accuracy import foreign
-from puzzles._judge.answer import Answer, Run
-from puzzles._judge.costs import Scale, at_scale
-from puzzles._judge.memory import rule_of
+from puzzles._judge.answer import Run
 from puzzles._judge.numbers import number_words
-from puzzles._launch import faults
 from puzzles._rules import Finding, sentence
 
 
@@ -84,49 +77,3 @@ def same_numbers(run: Run) -> Finding | None:
         got=number_words(wrong.got),
         place=said,
     )
-
-
-def audit(run: Run) -> Finding | None:
-    """The launches cost what the puzzle's audit allows, and there are as many as it takes."""
-    puzzle, ask = run.puzzle, run.puzzle.audit
-    if ask is None:
-        return None
-    parameters = inspect.signature(ask).parameters
-    extra = {"args": run.case.args} if "args" in parameters else {}
-    # Where only a launch's plan was written, the numbers are no matter.
-    title = sentence("not what is asked") if puzzle.launches else None
-    made, wanted = sum(one.times or 0 for one in run.launches), len(parameters) - len(extra)
-    if made != wanted or len(run.launches) != wanted:
-        return run.wrong("launches", title=title, name=puzzle.name, made=made, wanted=wanted)
-    try:
-        ask(*run.launches, **extra)
-    except AssertionError as error:
-        return run.wrong("audit", title=title, says=str(error))
-    except Exception as error:  # it looked for operands that the learner's launch does not have
-        return run.wrong("audit-unreadable", title=title, error=error)
-    return None
-
-
-def at_production_scale(answer: Answer) -> list[Scale]:
-    """The answer beside the reference, where the rung has a production shape."""
-    answer.scale = at_scale(answer.puzzle, answer.code.runs)
-    return [] if answer.scale is None else [answer.scale]
-
-
-def blocks(scale: Scale) -> Finding | None:
-    """There, too, all blocks are there, and those of results are written."""
-    for fault in (f for one in scale.mine.launches for f in faults(one)):
-        return scale.wrong(rule_of(fault), says=fault.words)
-    return None
-
-
-def rounds(scale: Scale) -> Finding | None:
-    """Nothing is rounded that the reference keeps."""
-    for dot in scale.mine.dots if not scale.par.dots else ():
-        sums = math.prod(dot.lhs) * math.prod(dot.rhs) > math.prod(dot.out)  # others Mosaic refuses
-        if dot.rounds and sums:  # there a dot stands for a sum or a product in f32
-            where = f"`{dot.line}`" if dot.line else "a dot"
-            return scale.wrong("rounds-on-the-way", "dot", who=where)
-    for one in foreign(scale.mine.narrowings, scale.par.narrowings):
-        return scale.wrong(one.rule, one.form, **one.facts)
-    return None

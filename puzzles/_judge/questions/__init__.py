@@ -1,0 +1,19 @@
+"""The questions of a verdict, a module for each stage. A question gives a `Finding`, or None."""
+
+from __future__ import annotations
+
+from puzzles._judge.questions import error, memory, work
+
+# Asked before a run is run, however it is judged then.
+MAY_RUN = (
+    work.loops,
+    error.grids,
+    work.grids,
+    work.counted,
+    error.steps,
+    work.body,
+    memory.blocks_of_many,
+    work.steps,
+    error.copies_fit,
+    memory.many_copies,
+)

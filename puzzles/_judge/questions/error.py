@@ -1,0 +1,88 @@
+"""Questions of stage `error`: does the program raise, or can it not be run at all?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from puzzles._jax import Jaxpr, JaxprEqn
+from puzzles._judge.answer import Run
+from puzzles._judge.exceptions import learners_code, raised
+from puzzles._judge.source import Code
+from puzzles._launch import faults_of_copies
+from puzzles._program import equations, kernel_calls, visited
+from puzzles._rules import Finding
+
+
+def rule_of_itself(code: Code) -> Finding | None:
+    """No rule of differentiation differentiates the function whose rule it is.
+
+    JAX asks the rule again for that, without an end, and takes more memory each time.
+    """
+    if (names := code.rule_of_itself()) is None:
+        return None
+    return Finding("rule-of-itself", {"rule": names[0], "of": names[1]})
+
+
+def grids(run: Run) -> Finding | None:
+    """No size in a grid is negative."""
+    with learners_code(run.label):
+        launched = run.traced.grids
+    for name, grid in launched:
+        for axis, size in enumerate(grid):
+            if size < 0:
+                return run.wrong("negative-grid", grid=grid, name=name, size=size, axis=axis)
+    return None
+
+
+def steps(run: Run) -> Finding | None:
+    """Every launch has steps."""
+    for launch in run.launches:
+        if not launch.steps and len(launch.aliases) < len(launch.outputs):
+            return run.wrong("empty-grid", grid=launch.grid, name=launch.name)
+    return None
+
+
+def copies_fit(run: Run) -> Finding | None:
+    """Both ends of a copy hold equally much; JAX fails at others in words of its own, or passes."""
+    for launch in run.launches:
+        for fault in faults_of_copies(launch):
+            if fault.kind == "unequal":
+                return run.wrong("unequal-copy", says=fault.says)
+    return None
+
+
+def asks_outside(run: Run) -> Finding | None:
+    """No index map asks for `program_id`: the CPU answers, Mosaic refuses."""
+    maps = (
+        equation
+        for call in kernel_calls(run.traced.jaxpr.jaxpr)
+        for mapping in call.params["grid_mapping"].block_mappings
+        for equation in equations(mapping.index_map_jaxpr.jaxpr)
+    )
+    asked = _asked(maps)
+    return None if asked is None else run.wrong("map-asks", asked=asked)
+
+
+def runs(run: Run) -> Finding | None:
+    """It raises nothing while it runs."""
+    try:
+        _ = run.flat
+    except Exception as error:
+        calls = kernel_calls(run.traced.jaxpr.jaxpr)
+        asked = _asked(e for call in calls for e in _in_scopes(call.params["jaxpr"]))
+        if asked:  # a TPU answers, the CPU cannot
+            return run.wrong("scope-asks", asked=asked)
+        return raised(error, run.label)
+    return None
+
+
+def _in_scopes(kernel: Jaxpr) -> Iterator[JaxprEqn]:
+    for equation, path in visited(kernel):
+        if any(outer.primitive.name == "run_scoped" for outer in path):
+            yield equation
+
+
+def _asked(some: Iterable[JaxprEqn]) -> str | None:
+    """`program_id` or `num_programs`, if one of some equations asks."""
+    names = (equation.primitive.name for equation in some)
+    return next((name for name in names if name in ("program_id", "num_programs")), None)

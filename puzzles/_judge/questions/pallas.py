@@ -1,0 +1,27 @@
+"""Questions of stage `pallas`: is the work done in a kernel?"""
+
+from __future__ import annotations
+
+from puzzles._judge.answer import Run
+from puzzles._judge.origin import equations_outside, where_made
+from puzzles._rules import Finding, sentence
+
+
+def in_a_kernel(run: Run) -> Finding | None:
+    """There is a kernel."""
+    if run.launches:
+        return None
+    other = (*run.traced.other_kernels, "")[0]
+    return run.wrong("no-kernel", form="other" if other else "", name=run.puzzle.name, other=other)
+
+
+def works_outside(run: Run) -> Finding | None:
+    """The work is done in the kernel."""
+    allowed = run.puzzle.outside
+    outside = equations_outside(run.traced, allowed=tuple(allowed))
+    if not outside:
+        return None
+    name, where = outside[0].primitive.name, where_made(outside[0])
+    names = ", ".join(f"`{one}`" for one in allowed)
+    more = sentence("allowed here", names=names) if names else ""
+    return run.wrong("work-outside", name=name, where=where, more=more)

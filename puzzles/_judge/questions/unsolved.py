@@ -1,0 +1,25 @@
+"""Questions of stage `unsolved`: is a gap left in the learner's code?"""
+
+from __future__ import annotations
+
+from puzzles._judge.source import Code
+from puzzles._rules import Finding
+
+
+def untouched(code: Code) -> Finding | None:
+    """Nothing is written yet."""
+    name = code.starter
+    return None if name is None else _untouched(code, name)
+
+
+def left_open(code: Code) -> Finding | None:
+    """A gap is left, though something is written."""
+    if (gap := code.gap) is not None:
+        return Finding("ellipsis-left", {"name": gap[0], "line": gap[1]})
+    same = code.as_handed_out() if code.puzzle.starter is None else []
+    return _untouched(code, same[0]) if same else None
+
+
+def _untouched(code: Code, name: str) -> Finding:
+    form = "" if code.puzzle.starter is None else "bug"
+    return Finding("untouched", {"name": name, "puzzle": code.puzzle.name}, form=form)
