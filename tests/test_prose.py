@@ -49,7 +49,7 @@ LIMITS = {
     "tests": {"headless": 21.7, "one": 3.0, "where": 6.1},
     "guides": {"headless": 8.8, "one": 1.6, "where": 2.5},
     "messages": {"headless": 8.6, "one": 1.6, "where": 2.7},
-    "says": {"headless": 6.8, "one": 2.7, "where": 6.4},
+    "says": {"headless": 2.0, "one": 1.2, "where": 2.5},
     "notebooks": {"headless": 6.1, "one": 1.2, "where": 3.4},
 }
 NAMED_BADLY = 8.1  # per cent of the names that the engine binds

@@ -88,7 +88,7 @@ _mistaken = partial(mistaken, "splash_multi_head")
         (with_a_cap_of_half(SOLUTION), "are not those of dense attention in f32"),
         (_mistaken("masks dead visits and skips none"), "dots, and JAX's splash attention takes"),
         (_mistaken("lets full tiles see other documents"), "are not those of dense attention"),
-        (_mistaken("deals the key heads out in turn"), "are not those of dense attention"),
+        (_mistaken("assigns the key heads in turn"), "are not those of dense attention"),
     ]),
 )  # fmt: skip
 def test_what_is_wrong_or_wasteful_does_not_graduate(fn: Callable, says: str) -> None:
