@@ -9,7 +9,15 @@ from typing import Any
 from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
 from puzzles._judge.origin import line_of, observed
 from puzzles._launch import ARITHMETIC, REDUCTIONS, TRANSCENDENTAL, Traced
-from puzzles._program import LAYOUT, PALLAS_CALL, around_kernels, narrow, outside, through, within
+from puzzles._program import (
+    LAYOUT,
+    PALLAS_CALL,
+    around_kernels,
+    inner_equations,
+    narrow,
+    outside,
+    through,
+)
 from puzzles._rules import Finding
 
 _EXACT = {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "clamp"}
@@ -143,7 +151,7 @@ def _made_of_numbers(equation: JaxprEqn, written: set[Var]) -> bool:
 
 def _moves(equation: JaxprEqn) -> bool:
     """Whether it, or all within a call like that of `jnp.where`, only hands numbers on."""
-    return all(one.primitive.name in _MOVES for one in within(equation))
+    return all(one.primitive.name in _MOVES for one in inner_equations(equation))
 
 
 def _rounds(equation: JaxprEqn) -> bool:

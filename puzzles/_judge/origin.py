@@ -14,7 +14,7 @@ import numpy as np
 from puzzles._jax import JaxprEqn
 from puzzles._judge import source
 from puzzles._launch import Launch, Operand, Traced
-from puzzles._program import LAYOUT, PALLAS_CALL, within
+from puzzles._program import LAYOUT, PALLAS_CALL, inner_equations
 
 # Layout only, of one array: no number changes but by a cast.
 _FREE = LAYOUT - {"concatenate", "rev"}
@@ -82,7 +82,9 @@ def equations_outside(traced: Traced, allowed: Sequence[str] = ()) -> list[Jaxpr
     a rung's `observe` does, and the primitives in `allowed`.
     """
     free = _FREE | {PALLAS_CALL} | set(allowed)
-    fed = [one for node in traced.graph.nodes if node.on_data for one in within(node.equation)]
+    fed = [
+        one for node in traced.graph.nodes if node.on_data for one in inner_equations(node.equation)
+    ]
     return [
         equation
         for equation in {id(one): one for one in fed}.values()  # those in a loop are met again

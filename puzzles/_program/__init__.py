@@ -1,9 +1,9 @@
 """What does a JAX program compute? Jaxprs in, their values or facts about them out.
 
-`visited` and `rewritten` go through the programs within a program; `fingerprint` names what a
-program computes; `Graph` follows the data between its equations. `run_program` runs it in NumPy,
-and `by_jax` hands it to JAX. `as_tpu` traces as if on a TPU. Nothing is known of kernels here, but
-that a `pallas_call` is an equation.
+`visited` and `rewritten` traverse nested programs. `fingerprint` is equal for programs that compute
+the same. `Graph` follows the data between equations. `run_program` evaluates a program in NumPy,
+and `by_jax` in JAX. `as_tpu` traces as if on a TPU. To this package, a `pallas_call` is an equation
+like any other.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from puzzles._program.jaxprs import (
     callee,
     equations,
     for_gpus,
+    inner_equations,
     kernel_calls,
     launch_name,
     longest_body,
@@ -44,7 +45,6 @@ from puzzles._program.jaxprs import (
     turns,
     visited,
     with_interpret,
-    within,
 )
 from puzzles._program.numpy_rules import bitcast, narrow
 from puzzles._program.run import by_jax, interpreted, run_program, runs_in_python, single

@@ -1,4 +1,4 @@
-"""What the launches of a traced function need as data, computed where it is asked for."""
+"""The data flow between the equations around kernels; values are computed on demand."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from puzzles._rules import sentence
 
 
 class UnreadableError(ValueError):
-    """A launch cannot be read; the text is a sentence that says why, and what to do."""
+    """A launch cannot be read. The text says why, and what to do."""
 
 
 class AbstractValueError(UnreadableError):
-    """A grid or an index map needs the data of an argument of which only the shape is given."""
+    """A grid or an index map needs the data of an argument that is only a shape."""
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One equation outside kernels, with where its inputs come from.
+    """One equation outside kernels, with the sources of its inputs.
 
-    `times` is how often it runs: the product of the lengths of the loops around it, None if one of
-    them is a `while`. `unused` are its outputs that nothing reads.
+    times: the product of the lengths of the loops around it; None if one of them is a `while`.
+    unused: the numbers of its outputs that nothing reads.
     """
 
     equation: JaxprEqn
@@ -40,27 +40,27 @@ class Node:
 
     @cached_property
     def on_data(self) -> bool:
-        """Whether it is given any of the arguments, or what is made of one."""
+        """True if an input depends on an argument of the function."""
         return any(
             s.node.on_data if s.node else bool(s.index >= 0 or s.abstract) for s in self.inputs
         )
 
     @cached_property
     def results(self) -> list[Any]:
-        """What it gives; those of what comes before it are there."""
-        given = zip(self.inputs, self.equation.invars, strict=True)
+        """The outputs of this equation; those of all nodes before it are computed already."""
+        pairs = zip(self.inputs, self.equation.invars, strict=True)
         with np.errstate(all="ignore"):
             return ProgramInterpreter().equation(
-                self.equation, [source.given(v.aval) for source, v in given]
+                self.equation, [source.operand(v.aval) for source, v in pairs]
             )
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A value: output `index` of `node`, traced leaf `index`, or else a constant.
+    """A value: output `index` of `node`, leaf `index` of the arguments, or a constant.
 
-    data: of a leaf or a constant. `abstract` names what it depends on that has a shape but no data;
-    empty if it can be computed.
+    data: of a leaf or a constant.
+    abstract: the names of arguments without data that it depends on; empty if it can be computed.
     """
 
     node: Node | None = None
@@ -68,32 +68,32 @@ class Source:
     data: Any = None
     abstract: frozenset[str] = frozenset()
 
-    def given(self, aval: Any) -> Any:
-        """It as an operand of that form; a plain number becomes an array."""
+    def operand(self, aval: Any) -> Any:
+        """The value as an operand of this type; a plain number becomes an array."""
         data = self.data if self.node is None else self.node.results[self.index]
         return data if is_key(aval) else np.asarray(data, aval.dtype)
 
     @cached_property
     def value(self) -> np.ndarray | None:
-        """The data, computed if need be; None if they are abstract."""
+        """The data, computed if necessary; None if they are abstract."""
         if self.abstract:
             return None
         if self.node is None:
             return np.asarray(self.data)
-        for node in _leading_to(self.node):  # earlier launches may be among them
+        for node in _leading_to(self.node):  # this may run earlier launches
             _ = node.results
         return np.asarray(self.node.results[self.index])
 
 
 class Graph:
-    """The program around the kernels, with calls inlined: equations, launches, results."""
+    """The program around the kernels, with calls inlined: its nodes, launches and results."""
 
     def __init__(self, jaxpr: ClosedJaxpr, arguments: Sequence[Any]) -> None:
         self.nodes: list[Node] = []
         leaves = [Source(None, n, x, _lacks(n, x)) for n, x in enumerate(arguments)]
-        # Of a program that is called twice, the variables stand for the values of its last call.
+        # If a program is called twice, its variables refer to the latest call.
         self._env: dict[Var, Source] = {}
-        self._times: list[int | None] = [1]  # how often the program in hand runs
+        self._times: list[int | None] = [1]  # how often the current program runs
         self._used = [self._begin(jaxpr.jaxpr, _constants(jaxpr), leaves)]
         for equation, begins, ends in through(jaxpr.jaxpr, _is_entered):
             if begins is not None:
@@ -102,8 +102,8 @@ class Graph:
                 self._used.pop()
                 self._times.pop()
                 if callee(equation) is not None:
-                    given = map(self._read, ends.outvars)
-                    self._env.update(zip(equation.outvars, given, strict=True))
+                    outputs = map(self._read, ends.outvars)
+                    self._env.update(zip(equation.outvars, outputs, strict=True))
             elif callee(equation) is None:
                 self._add(equation)
         self.results = [self._read(v) for v in jaxpr.jaxpr.outvars]
@@ -113,14 +113,14 @@ class Graph:
         return Source(data=atom.val) if isinstance(atom, Literal) else self._env[atom]
 
     def _begin(self, jaxpr: Jaxpr, consts: Sequence[Source], args: Sequence[Source]) -> set[Var]:
-        """What a program is given; the variables that it uses."""
+        """Bind a program's inputs, and return the variables that it uses."""
         self._env.update(zip(jaxpr.invars, args, strict=True))
         self._env.update(zip(jaxpr.constvars, consts, strict=True))
         used = {v for e in jaxpr.eqns for v in e.invars if isinstance(v, Var)}
         return used | {v for v in jaxpr.outvars if isinstance(v, Var)}
 
     def _begins(self, equation: JaxprEqn, inner: Jaxpr) -> None:
-        """A call; or a loop or a branch, where what it carries is known only as it runs."""
+        """Enter a call, a loop or a branch; values that a loop carries are abstract."""
         args, times = tuple(map(self._read, equation.invars)), self._times[-1]
         if (called := callee(equation)) is not None:
             self._times.append(times)
@@ -141,9 +141,9 @@ class Graph:
         else:
             args = ()
         self._times.append(times)
-        blind = (lost,) * (len(inner.invars) - len(args))
+        carried = (lost,) * (len(inner.invars) - len(args))
         consts = (lost,) * len(inner.constvars)
-        self._used.append(self._begin(inner, consts, (*args, *blind)))
+        self._used.append(self._begin(inner, consts, (*args, *carried)))
 
     def _add(self, equation: JaxprEqn) -> None:
         inputs = tuple(map(self._read, equation.invars))
@@ -156,18 +156,21 @@ class Graph:
 
 
 def _is_entered(equation: JaxprEqn, inner: Jaxpr) -> bool:
-    """Whether it is what a call calls; or is in a loop or a branch, and launches something."""
+    """True for the program of a plain call, and for a loop or branch that launches a kernel."""
     if not around_kernels(equation):
         return False
     called = callee(equation)
     return any(True for _ in kernel_calls(inner)) if called is None else inner is called.jaxpr
 
 
-def ask(what: str, source: Source) -> NoReturn:
-    """Raise `AbstractValueError`: what depends on data, on which, and the remedy."""
+def ask(subject: str, source: Source) -> NoReturn:
+    """Raise `AbstractValueError`.
+
+    subject: the name of the thing that needs data, such as "the grid". source: the missing data.
+    """
     names = " and ".join(sorted(source.abstract))
     why = "needs data" if names.startswith("argument") else "inside a loop"
-    raise AbstractValueError(sentence(why, what=what, names=names))
+    raise AbstractValueError(sentence(why, what=subject, names=names))
 
 
 def _constants(closed: ClosedJaxpr) -> list[Source]:
@@ -182,12 +185,12 @@ def _lacks(n: int, leaf: Any) -> frozenset[str]:
 
 
 def _leading_to(node: Node) -> list[Node]:
-    """All that it needs, and it, in their order."""
-    found: set[Node] = set()
+    """`node` and all nodes that it depends on, in program order."""
+    needed: set[Node] = set()
     stack: list[Node | None] = [node]
     while stack:
-        one = stack.pop()
-        if one is not None and one not in found:
-            found.add(one)
-            stack += [s.node for s in one.inputs]
-    return sorted(found, key=lambda one: one.order)
+        current = stack.pop()
+        if current is not None and current not in needed:
+            needed.add(current)
+            stack += [source.node for source in current.inputs]
+    return sorted(needed, key=lambda needed_node: needed_node.order)

@@ -1,4 +1,4 @@
-"""When are two programs the same? A key that equal programs share, whoever traced them."""
+"""Fingerprints: a key that is equal for programs that compute the same."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Tracer, Var, is_key
 
-# Where a program came from: it runs the same.
+# The origin of a program does not change what it computes.
 _ORIGINS = {"debug_info", "name_and_src_info", "source_info"}
-# How to differentiate it, by functions that each trace makes anew: it runs the same, too.
+# Neither do its derivative rules, which are new functions in each trace.
 _RULES = {"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees"}
 _LEFT_OUT = _ORIGINS | _RULES
 _PLAIN = {int, float, bool, str, type(None)}
 
 
 def fingerprint(program: Any) -> Hashable:
-    """Equal for programs that do the same on equal arguments.
+    """A key that is equal for programs that do the same on equal arguments.
 
-    What is not understood counts as itself, so two programs may be told apart that need not be.
+    A parameter of an unknown type is compared by identity, so two equal programs may differ.
     """
     return _Reader().read(program)
 
 
 class _Reader:
-    """One pass over a program; variables are numbered as they are met."""
+    """One pass over a program; variables are numbered in the order of their first use."""
 
     def __init__(self) -> None:
         self.numbers: dict[Var, int] = {}
@@ -46,7 +46,7 @@ class _Reader:
             return self.jaxpr(value)
         if isinstance(value, ClosedJaxpr):
             return self.jaxpr(value.jaxpr), tuple(map(self.read, value.consts))
-        if hasattr(value, "__array__") and hasattr(value, "dtype"):  # 0.7 has a class of its own
+        if hasattr(value, "__array__") and hasattr(value, "dtype"):  # of JAX 0.7
             return self.array(value)
         if isinstance(value, tuple | list):
             return type(value), tuple(map(self.read, value))
@@ -62,7 +62,7 @@ class _Reader:
         return type(value), value
 
     def array(self, value: Any) -> Hashable:
-        if is_key(value):  # it has no bytes
+        if is_key(value):  # a random key has no bytes in NumPy
             return _Itself(value)
         data = np.asarray(value)
         return data.shape, data.dtype, data.tobytes()
@@ -84,6 +84,6 @@ class _Reader:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Itself:
-    """An object without an equality of its own, kept alive so that nothing takes its place."""
+    """An object compared by identity, kept alive so that its id is not reused."""
 
     value: Any

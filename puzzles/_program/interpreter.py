@@ -1,4 +1,4 @@
-"""Programs evaluated in NumPy, equation by equation, which compiles nothing."""
+"""Evaluating programs in NumPy, equation by equation, without compiling anything."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ import numpy as np
 
 from puzzles._jax import ClosedJaxpr, JaxprEqn, Literal, scan_counts
 from puzzles._program.jaxprs import CALLS, Interpreter, callee
-from puzzles._program.numpy_rules import computed, known
+from puzzles._program.numpy_rules import computed, has_rule
 from puzzles._rules import sentence
 
 FUEL = 200_000  # equations: a second or two
-TURNS = 10_000  # of one `while`: more than any kernel of a puzzle takes
-_ENTERED = 5  # equations take as long as entering a program
+TURNS = 10_000  # iterations of a `while`: more than any puzzle needs
+_ENTERED = 5  # entering a program takes as long as so many equations
 Values = list[Any]
 Meaning = Callable[[Any, JaxprEqn, Values], Values]
 Observer = Callable[[JaxprEqn, Values, Values], None]
 
 
 class UnsupportedError(Exception):
-    """What NumPy does not do here, or must not pass over in silence."""
+    """The program does something that this interpreter has no rule for."""
 
 
 class BudgetError(UnsupportedError):
-    """As much as was asked for has run."""
+    """The budget of work is used up."""
 
 
 class LoopLimitError(Exception):
-    """A `while` that has turned `TURNS` times."""
+    """A `while` loop ran for `TURNS` iterations."""
 
 
 class EarlyStopError(Exception):
-    """Raised by an observer that has found what it looks for; `args[0]` is what."""
+    """Raised by an observer to end a run; `args[0]` is its result."""
 
 
 class NumpyInterpreter(Interpreter):
-    """Gives programs their values, or raises `UnsupportedError`: JAX compiles and runs them then.
+    """Evaluates programs, or raises `UnsupportedError`; the caller then asks JAX.
 
-    Beyond it are primitives without a rule in `blocks`, and more work than `FUEL`. observer:
-    is given each equation that was computed, its operands and its results.
+    It gives up on primitives that have no rule in `numpy_rules`, and after `FUEL` equations.
+
+    observer: called with each equation, its operands and its results.
     """
 
-    meanings: ClassVar[dict[str, Meaning]]  # what a primitive does that is not arithmetic
+    meanings: ClassVar[dict[str, Meaning]]  # primitives that are not arithmetic
 
     def __init__(self, observer: Observer | None = None) -> None:
         super().__init__()
@@ -71,8 +72,8 @@ class NumpyInterpreter(Interpreter):
             name, NumpyInterpreter._call if name in CALLS else NumpyInterpreter._computes
         )
 
-    def other(self, equation: JaxprEqn, values: Values) -> Values:
-        """What has no rule."""
+    def without_rule(self, equation: JaxprEqn, values: Values) -> Values:
+        """The results of an equation without a rule."""
         raise UnsupportedError(f"`{equation.primitive.name}`")
 
     def _cond(self, equation: JaxprEqn, values: Values) -> Values:
@@ -96,9 +97,9 @@ class NumpyInterpreter(Interpreter):
         stacks: list[Values] = []
         turns = range(p["length"])
         for n in reversed(turns) if p["reverse"] else turns:
-            made = self.closed(p["jaxpr"], [*consts, *carry, *(row[n] for row in rows)])
-            carry = made[:carried]
-            stacks.append(made[carried:])
+            outputs = self.closed(p["jaxpr"], [*consts, *carry, *(row[n] for row in rows)])
+            carry = outputs[:carried]
+            stacks.append(outputs[carried:])
         if p["reverse"]:
             stacks.reverse()
         if not stacks and len(equation.outvars) > carried:
@@ -107,15 +108,15 @@ class NumpyInterpreter(Interpreter):
 
     def _call(self, equation: JaxprEqn, values: Values) -> Values:
         inner = callee(equation)
-        return self.other(equation, values) if inner is None else self.closed(inner, values)
+        return self.without_rule(equation, values) if inner is None else self.closed(inner, values)
 
     def _computes(self, equation: JaxprEqn, values: Values) -> Values:
-        if not known(equation):
-            return self.other(equation, values)
+        if not has_rule(equation):
+            return self.without_rule(equation, values)
         try:
             return computed(equation, values)
-        except Exception:  # a rule does not know what to make of these operands
-            return self.other(equation, values)
+        except Exception:  # the rule does not cover these operands
+            return self.without_rule(equation, values)
 
 
 CONTROL: dict[str, Meaning] = {

@@ -1,4 +1,4 @@
-"""Programs as JAX traces them: what is nested in an equation, and which of them launch kernels."""
+"""Traversing and rewriting jaxprs: nested programs, and the equations that launch kernels."""
 
 from __future__ import annotations
 
@@ -12,61 +12,62 @@ import jax
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, close
 
 PALLAS_CALL = "pallas_call"
-OTHER_KERNELS = {"mpmd_map", "core_map"}  # what `pl.kernel` makes
-# What only calls a program that it holds.
+OTHER_KERNELS = {"mpmd_map", "core_map"}  # the primitives of `pl.kernel`
+# Primitives that only call the program in their parameters.
 CALLS = {
     "jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
     "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
 }  # fmt: skip
-# What hands numbers on as they are.
+# Primitives that move numbers and compute nothing.
 LAYOUT = {
     "reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "slice", "dynamic_slice",
     "split", "pad", "concatenate", "rev", "copy", "copy_p", "stop_gradient",
 }  # fmt: skip
-# What takes the place of an equation; one that holds programs is given with those rewritten.
+# Returns the replacement of an equation. Programs nested in the equation are rewritten before.
 Rule = Callable[[JaxprEqn], JaxprEqn]
 
 
 def around_kernels(equation: JaxprEqn) -> bool:
+    """True unless the equation launches a kernel."""
     return equation.primitive.name not in (PALLAS_CALL, *OTHER_KERNELS)
 
 
 def longest_body(closed: ClosedJaxpr) -> list[JaxprEqn]:
-    """The equations of the kernel that has most of them, nested ones included.
+    """The equations of the longest kernel, including nested equations.
 
-    Those of a function that JAX traced once, as it does `//`, are there once, however often it is
-    called: `emit_pipeline` calls index maps for each slot, and that is nobody's loop.
+    Each equation counts once, however often its function is called: JAX traces `//` once, and
+    `emit_pipeline` calls its index maps for each slot.
     """
     return max(map(_body, kernel_calls(closed.jaxpr)), key=len, default=[])
 
 
 def _body(call: JaxprEqn) -> list[JaxprEqn]:
-    within = visited(call.params["jaxpr"], lambda _: True)
-    return list({id(one): one for last, path in within for one in (*path, last)}.values())
+    innermost = visited(call.params["jaxpr"], lambda _: True)
+    return list({id(eqn): eqn for last, path in innermost for eqn in (*path, last)}.values())
 
 
 def longest_loop(jaxpr: Jaxpr) -> int:
-    """Turns of the longest loop of known length, kernels included and the loops inside it, too."""
+    """Iterations of the longest nest of loops of known length, in kernels as well."""
     return max((turns(path) for _, path in visited(jaxpr, lambda _: True)), default=1)
 
 
 def turns(path: Iterable[JaxprEqn]) -> int:
-    """How often what `path` leads to runs, as far as loops of known length say."""
-    return math.prod(one.params["length"] for one in path if one.primitive.name == "scan")
+    """The product of the lengths of the `scan`s on a path."""
+    return math.prod(eqn.params["length"] for eqn in path if eqn.primitive.name == "scan")
 
 
 def subjaxprs(equation: JaxprEqn) -> Iterator[Jaxpr]:
-    """The jaxprs an equation calls (`jit`, `cond`, `custom_vjp_call`, ...)."""
+    """Yield the jaxprs in an equation's parameters (`jit`, `cond`, `custom_vjp_call`, ...)."""
     for value in equation.params.values():
-        for one in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(one, ClosedJaxpr):
-                yield one.jaxpr
-            elif isinstance(one, Jaxpr):
-                yield one
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, ClosedJaxpr):
+                yield item.jaxpr
+            elif isinstance(item, Jaxpr):
+                yield item
 
 
 def callee(equation: JaxprEqn) -> ClosedJaxpr | None:
-    """The jaxpr that an equation merely calls, as `jit` and `custom_vjp_call` do."""
+    """The jaxpr of a plain call, such as `jit` or `custom_vjp_call`; None for other equations."""
     if equation.primitive.name not in CALLS:
         return None
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
@@ -79,19 +80,19 @@ def callee(equation: JaxprEqn) -> ClosedJaxpr | None:
     return None
 
 
-def within(equation: JaxprEqn) -> list[JaxprEqn]:
-    """The equations of the programs that it holds; itself, if it holds none, or a kernel."""
+def inner_equations(equation: JaxprEqn) -> list[JaxprEqn]:
+    """The equations of the nested programs; `[equation]` for a kernel or if there are none."""
     nested = subjaxprs(equation) if around_kernels(equation) else ()
-    return [one for inner in nested for one in equations(inner)] or [equation]
+    return [eqn for inner in nested for eqn in equations(inner)] or [equation]
 
 
 def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    """Every equation outside kernels, depth first: a kernel's call is yielded, not entered."""
+    """Every equation outside kernels, depth first. A kernel's call is yielded, not entered."""
     return (equation for equation, _ in visited(jaxpr))
 
 
 class Step(NamedTuple):
-    """On the way through a program: an equation, or else where a program in it begins or ends."""
+    """A step of a traversal: an equation, or the beginning or end of a program nested in it."""
 
     equation: JaxprEqn
     begins: Jaxpr | None = None
@@ -99,9 +100,10 @@ class Step(NamedTuple):
 
 
 def through(jaxpr: Jaxpr, enters: Callable[[JaxprEqn, Jaxpr], bool]) -> Iterator[Step]:
-    """Every equation of a program, in its order; after each, the programs in it that are entered.
+    """Yield every equation of a program in order, each followed by its nested programs.
 
-    enters: is asked of an equation and a program in it, after the equation's own step.
+    enters: `(equation, program) -> bool`, whether to enter a nested program. It is called after
+        the equation's own step.
     """
     for equation in jaxpr.eqns:
         yield Step(equation)
@@ -115,9 +117,12 @@ def through(jaxpr: Jaxpr, enters: Callable[[JaxprEqn, Jaxpr], bool]) -> Iterator
 def visited(
     jaxpr: Jaxpr, enters: Callable[[JaxprEqn], bool] = around_kernels
 ) -> Iterator[tuple[JaxprEqn, tuple[JaxprEqn, ...]]]:
-    """Every equation that holds no program, or is not entered, depth first; and those around it."""
+    """Yield the innermost equations, depth first, each with the path of equations around it.
+
+    An equation is innermost if it has no nested program, or if `enters` is False for it.
+    """
     path: tuple[JaxprEqn, ...] = ()
-    last: JaxprEqn | None = None  # whether a program in it is entered, the next step tells
+    last: JaxprEqn | None = None  # the next step decides whether this one is innermost
     for equation, begins, ends in through(jaxpr, lambda equation, _: enters(equation)):
         if begins is not None:
             path, last = (*path, equation), None
@@ -132,36 +137,37 @@ def visited(
 
 
 def outside(equation: JaxprEqn, inner: Jaxpr) -> dict[Var, Var]:
-    """For the variables of a program within an equation those outside that they stand for.
+    """Map the variables of a nested program to the variables outside that they stand for.
 
-    `run_scoped` captures its operands; calls, branches and loops hand on the last of theirs.
+    `run_scoped` captures its operands as constants. Calls, branches and loops pass on their last
+    operands.
     """
-    mine, given = inner.invars, equation.invars[-len(inner.invars) or len(equation.invars) :]
+    inside, operands = inner.invars, equation.invars[-len(inner.invars) or len(equation.invars) :]
     if equation.primitive.name == "run_scoped":
-        mine, given = inner.constvars, equation.invars
-    known = zip(mine, given, strict=True) if len(mine) == len(given) else ()
-    return {own: one for own, one in known if isinstance(one, Var)}
+        inside, operands = inner.constvars, equation.invars
+    pairs = zip(inside, operands, strict=True) if len(inside) == len(operands) else ()
+    return {variable: operand for variable, operand in pairs if isinstance(operand, Var)}
 
 
 def kernel_calls(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Every `pallas_call` of a program, depth first."""
-    return (one for one in equations(jaxpr) if one.primitive.name == PALLAS_CALL)
+    return (eqn for eqn in equations(jaxpr) if eqn.primitive.name == PALLAS_CALL)
 
 
 def launch_name(call: JaxprEqn) -> str:
-    """The name of a `pallas_call`: the one it is given, else its kernel's."""
+    """The name of a `pallas_call`: its own, or that of its kernel."""
     return call.params.get("name") or call.params["jaxpr"].debug_info.func_name
 
 
 def parameter_names(call: JaxprEqn) -> list[str]:
     """The names of a kernel's parameters: prefetched scalars, inputs, outputs, scratch.
 
-    Where the kernel does not name them all, where each operand comes from.
+    If the kernel does not name them all, the origins of the operands take their place.
     """
     kernel, grid = call.params["jaxpr"], call.params["grid_mapping"]
-    given = kernel.debug_info.arg_names
-    if given is not None and len(given) == len(kernel.invars) and all(given):
-        return list(given)
+    names = kernel.debug_info.arg_names
+    if names is not None and len(names) == len(kernel.invars) and all(names):
+        return list(names)
     origins = [mapping.origin for mapping in grid.block_mappings]
     before = grid.num_index_operands
     after = len(kernel.invars) - before - len(origins)
@@ -170,28 +176,28 @@ def parameter_names(call: JaxprEqn) -> list[str]:
 
 
 def for_gpus(jaxpr: Jaxpr) -> bool:
-    """Whether a kernel of a program is for GPUs: the types of its settings, or its mesh, say so."""
+    """True if a kernel is for GPUs, by the types of its compiler parameters or its mesh."""
     settings = (
-        one
+        setting
         for equation in equations(jaxpr)
         if equation.primitive.name in (PALLAS_CALL, *OTHER_KERNELS)
-        for one in map(equation.params.get, ("compiler_params", "mesh", "meshes"))
+        for setting in map(equation.params.get, ("compiler_params", "mesh", "meshes"))
     )
-    return any(re.search(r"pallas\.(triton|mosaic_gpu)", _modules(one)) for one in settings)
+    return any(re.search(r"pallas\.(triton|mosaic_gpu)", _modules(s)) for s in settings)
 
 
 def _modules(settings: Any) -> str:
-    """Where the types of a kernel's settings come from; 0.7 files them by backend."""
-    each = settings.values() if isinstance(settings, Mapping) else settings
-    each = each if isinstance(settings, Mapping | tuple) else (settings,)
-    return " ".join(type(one).__module__ for one in each)
+    """The modules of the types of a kernel's settings. JAX 0.7 has a mapping, by backend."""
+    values = settings.values() if isinstance(settings, Mapping) else settings
+    values = values if isinstance(settings, Mapping | tuple) else (settings,)
+    return " ".join(type(value).__module__ for value in values)
 
 
 def with_interpret(closed: ClosedJaxpr, interpret: object) -> ClosedJaxpr:
-    """The program with `interpret` set on every `pallas_call`, nested ones included.
+    """The program with `interpret` set on every `pallas_call`, nested calls included.
 
-    This is how a launch written with `interpret=INTERPRET` is simulated or compiled for a TPU
-    without touching the learner's function.
+    A launch that was written with `interpret=INTERPRET` can so be simulated, or compiled for a TPU,
+    without a change to the learner's function.
     """
 
     def rule(equation: JaxprEqn) -> JaxprEqn:
@@ -203,12 +209,12 @@ def with_interpret(closed: ClosedJaxpr, interpret: object) -> ClosedJaxpr:
 
 
 def rewritten(value: Any, rule: Rule) -> Any:
-    """A program, or what holds some, with each equation replaced by what `rule` makes of it.
+    """Replace each equation of a program by `rule(equation)`; kernels are not entered.
 
-    Kernels stay as they are.
+    value: a jaxpr, or a list or tuple of them. Other values are returned unchanged.
     """
-    if isinstance(value, Jaxpr):  # from JAX 0.11 on a closed one, too
-        return value.replace(eqns=[rule(_within_rewritten(one, rule)) for one in value.eqns])
+    if isinstance(value, Jaxpr):  # from JAX 0.11 on, a closed jaxpr is a Jaxpr
+        return value.replace(eqns=[rule(_within_rewritten(eqn, rule)) for eqn in value.eqns])
     if isinstance(value, ClosedJaxpr):
         return value.replace(jaxpr=rewritten(value.jaxpr, rule))
     if type(value) in (tuple, list):
@@ -224,27 +230,30 @@ def _within_rewritten(equation: JaxprEqn, rule: Rule) -> JaxprEqn:
 
 
 class Interpreter:
-    """One run of programs, on whatever a subclass takes for values."""
+    """Evaluates programs; a subclass decides what a value is."""
 
     def __init__(self) -> None:
         self._plans: dict[int, list[tuple[JaxprEqn, list[Any], Any]]] = {}
 
     def literal(self, atom: Literal) -> Any:
-        """The value of a number that stands in the program itself."""
+        """The value of a literal."""
         raise NotImplementedError
 
     def planned(self, equation: JaxprEqn) -> Any:
-        """What is the same of an equation however often it runs."""
+        """The plan of an equation: whatever does not depend on its operands."""
         raise NotImplementedError
 
     def step(self, equation: JaxprEqn, plan: Any, values: list[Any], *where: Any) -> list[Any]:
-        """Its results on its operands; where: its place in its program, and what `run` was told."""
+        """The results of an equation.
+
+        where: the equation's index in its program, then the extra arguments of `run`.
+        """
         raise NotImplementedError
 
     def run(
-        self, jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], *told: Any
+        self, jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], *where: Any
     ) -> list[Any]:
-        """The results of a program."""
+        """The results of a program; `where` is passed on to each `step`."""
 
         def operand(atom: Any) -> Any:
             return self.literal(atom) if isinstance(atom, Literal) else atom
@@ -253,24 +262,24 @@ class Interpreter:
         env.update(zip(jaxpr.invars, args, strict=True))
         if id(jaxpr) not in self._plans:
             self._plans[id(jaxpr)] = [
-                (one, list(map(operand, one.invars)), self.planned(one)) for one in jaxpr.eqns
+                (eqn, list(map(operand, eqn.invars)), self.planned(eqn)) for eqn in jaxpr.eqns
             ]
         for n, (equation, operands, plan) in enumerate(self._plans[id(jaxpr)]):
             values = [env[v] if isinstance(v, Var) else v for v in operands]
-            outs = self.step(equation, plan, values, n, *told)
+            outs = self.step(equation, plan, values, n, *where)
             env.update(zip(equation.outvars, outs, strict=True))
         return [env[v] if isinstance(v, Var) else self.literal(v) for v in jaxpr.outvars]
 
 
 def part(group: Sequence[JaxprEqn]) -> tuple[ClosedJaxpr, list[Var]]:
-    """Neighbouring equations as a program that returns all they make, and its inputs."""
-    made = [v for e in group for v in e.outvars]
+    """Neighbouring equations as a program that returns all their outputs, and its inputs."""
+    outputs = [v for e in group for v in e.outvars]
     used = {v: None for e in group for v in e.invars if not isinstance(v, Literal)}
-    needed = [v for v in used if v not in set(made)]
+    needed = [v for v in used if v not in set(outputs)]
     empty = jax.make_jaxpr(lambda: ())().jaxpr
     part = empty.replace(
         invars=needed,
-        outvars=made,
+        outvars=outputs,
         eqns=[*group],
         effects=frozenset().union(*(e.effects for e in group)),
         debug_info=empty.debug_info._replace(arg_names=None, result_paths=None),

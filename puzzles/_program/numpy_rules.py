@@ -1,6 +1,6 @@
-"""Arithmetic on arrays in NumPy, as XLA does it on a CPU: what scalars alone do not need.
+"""Arithmetic on arrays in NumPy, with XLA's results on a CPU.
 
-A rule is given an equation's parameters and its operands. It raises where it does not know.
+A rule takes an equation's parameters and its operands, and raises if it does not cover them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from puzzles._program.scalar_rules import RULES, evaluate
 
 Rule = Callable[[dict[str, Any], list[np.ndarray]], Any]
 
-# Sums, whose order in a narrow float decides what is lost: that is XLA's to say.
+# In a narrow float, the order of a sum decides the rounding; only XLA knows its order.
 _SUMS = {"dot_general", "reduce_sum", "cumsum", "scatter-add"}
 
 
 def bitcast(value: np.ndarray, dtype: Any) -> np.ndarray:
-    """The bits as another type: rows that lie in one word of 32 bits become one, or come of one."""
+    """The bits as another type; rows are packed into 32-bit words, or unpacked from them."""
     old, new = value.dtype.itemsize, np.dtype(dtype).itemsize
     *leading, rows, lanes = value.shape
     if new > old:
@@ -33,8 +33,8 @@ def bitcast(value: np.ndarray, dtype: Any) -> np.ndarray:
     return np.swapaxes(parts, -1, -2).reshape(*leading, rows * old // new, lanes)
 
 
-def known(equation: JaxprEqn) -> bool:
-    """Whether `computed` may be asked."""
+def has_rule(equation: JaxprEqn) -> bool:
+    """True if `computed` has a rule for the equation."""
     name = equation.primitive.name
     if name in _SUMS and narrow(equation.outvars[0].aval.dtype):
         return False
@@ -42,24 +42,24 @@ def known(equation: JaxprEqn) -> bool:
 
 
 def computed(equation: JaxprEqn, values: list[np.ndarray]) -> list[np.ndarray]:
-    """Results of an equation that is `known`, of the dtypes that it says."""
+    """The results of an equation that has a rule, in its own dtypes."""
     rule = BLOCKS.get(equation.primitive.name)
     if rule is None:
         return evaluate(equation, values, 0)
-    made = rule(equation.params, values)
-    results = made if equation.primitive.multiple_results else [made]
+    output = rule(equation.params, values)
+    results = output if equation.primitive.multiple_results else [output]
     pairs = zip(results, equation.outvars, strict=True)
     return [np.asarray(x).astype(v.aval.dtype, copy=False) for x, v in pairs]
 
 
 @cache
 def narrow(dtype: Any) -> bool:
-    """Whether it is a float below 32 bits."""
+    """True for a float of fewer than 32 bits."""
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
 
 
 def _wide(x: np.ndarray) -> np.ndarray:
-    """Narrow floats in f32: there the CPU computes, and rounds once."""
+    """Narrow floats as f32, because the CPU computes in f32 and rounds once."""
     return x.astype(np.float32) if narrow(x.dtype) else x
 
 
@@ -68,18 +68,18 @@ def _elementwise(function: Callable) -> Rule:
 
 
 def _exp(x: np.ndarray) -> np.ndarray:
-    """Without subnormal numbers, which are 0 on a TPU, and to XLA on a CPU."""
-    made = np.exp(_wide(x))
-    return np.where(made < np.finfo(made.dtype).tiny, 0, made)
+    """The exponential, with subnormal results flushed to 0, as on a TPU and in XLA on a CPU."""
+    result = np.exp(_wide(x))
+    return np.where(result < np.finfo(result.dtype).tiny, 0, result)
 
 
 def _exp2(_: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
-    """As JAX has it on a CPU: the exponent is rounded to the operand's dtype before."""
+    """As in JAX on a CPU: the exponent is rounded to the operand's dtype first."""
     return _exp(values[0] * values[0].dtype.type(math.log(2)))
 
 
 def _cast(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
-    """Of a float beyond an integer's range that range's end, and of NaN 0."""
+    """Cast; a float beyond an integer's range becomes the range's end, and NaN becomes 0."""
     (x,), dtype = values, np.dtype(params["new_dtype"])
     if dtype.kind == "b":
         return x != 0
@@ -90,15 +90,15 @@ def _cast(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
 
 
 def _dot(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
-    (over, other_over), (shared, other_shared) = params["dimension_numbers"]
-    x, lead, rows = _matrices(values[0], shared, over)
-    y, _, columns = _matrices(values[1], other_shared, other_over)
+    (left_over, right_over), (left_shared, right_shared) = params["dimension_numbers"]
+    x, lead, rows = _matrices(values[0], left_shared, left_over)
+    y, _, columns = _matrices(values[1], right_shared, right_over)
     return _product(x, y.swapaxes(-1, -2)).reshape([*lead, *rows, *columns])
 
 
 def _product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of matrices. Sums of integers below 2**53 are exact in f64, which has a fast product."""
-    if any(one.dtype.kind not in "iub" for one in (x, y)):
+    """A product of matrices. Integer sums below 2**53 are exact in f64, which is fast."""
+    if any(factor.dtype.kind not in "iub" for factor in (x, y)):
         return np.matmul(_wide(x), _wide(y))
     bits = 8 * (x.dtype.itemsize + y.dtype.itemsize) + x.shape[-1].bit_length()
     if bits < 53:
@@ -109,7 +109,7 @@ def _product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _matrices(
     x: np.ndarray, shared: Sequence[int], over: Sequence[int]
 ) -> tuple[np.ndarray, list[int], list[int]]:
-    """Matrices whose columns are summed over, and the sizes of their batch and of their rows."""
+    """Matrices whose columns are the summed axes, and the sizes of their batch and rows."""
     rows = [a for a in range(x.ndim) if a not in (*shared, *over)]
     sizes = [[x.shape[a] for a in axes] for axes in (shared, rows, over)]
     ordered = x.transpose(*shared, *rows, *over).reshape(*sizes[0], *map(math.prod, sizes[1:]))
@@ -133,8 +133,8 @@ def _cumsum(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
 
 def _slice(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
     strides = params["strides"] or (1,) * values[0].ndim
-    each = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
-    return values[0][tuple(slice(*one) for one in each)]
+    bounds = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
+    return values[0][tuple(slice(*bound) for bound in bounds)]
 
 
 def _dynamic_slice(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
@@ -144,16 +144,16 @@ def _dynamic_slice(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarr
 
 def _dynamic_update_slice(_: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
     x, update, *starts = values
-    made = x.copy()
-    made[_clamped(x.shape, starts, update.shape)] = update
-    return made
+    result = x.copy()
+    result[_clamped(x.shape, starts, update.shape)] = update
+    return result
 
 
 def _clamped(
     shape: Sequence[int], starts: Sequence[np.ndarray], sizes: Sequence[int]
 ) -> tuple[slice, ...]:
-    each = zip(shape, starts, sizes, strict=True)
-    firsts = [(min(max(int(start), 0), n - size), size) for n, start, size in each]
+    axes = zip(shape, starts, sizes, strict=True)
+    firsts = [(min(max(int(start), 0), n - size), size) for n, start, size in axes]
     return tuple(slice(first, first + size) for first, size in firsts)
 
 
@@ -165,10 +165,10 @@ def _windows(
     batches: dict[int, int],
     clamps: bool,
 ) -> tuple[np.ndarray, ...]:
-    """An index of windows of an array: `indices` has for each where it starts along `axes`.
+    """An index of windows of an array; `indices` has the start of each window along `axes`.
 
-    batches: axes of the array along which the axis of `indices` that is given there runs, too.
-    clamps: a window that reaches outside is moved inside; otherwise there must be none.
+    batches: axis of the array -> axis of `indices` that runs along it.
+    clamps: move a window that reaches outside back inside; if False, such a window raises.
     """
     place = []
     for axis, (n, size) in enumerate(zip(shape, sizes, strict=True)):
@@ -188,13 +188,13 @@ def _windows(
 def _gather(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
     (x, indices), of, sizes = values, params["dimension_numbers"], params["slice_sizes"]
     batches = dict(zip(of.operand_batching_dims, of.start_indices_batching_dims, strict=True))
-    found = x[_windows(x.shape, indices, of.start_index_map, sizes, batches, clamps=True)]
+    windows = x[_windows(x.shape, indices, of.start_index_map, sizes, batches, clamps=True)]
     if "FILL" in str(params["mode"]):
         most = [x.shape[axis] - sizes[axis] for axis in of.start_index_map]
-        found[((indices < 0) | (indices > most)).any(-1)] = params["fill_value"]
+        windows[((indices < 0) | (indices > most)).any(-1)] = params["fill_value"]
     batch = indices.ndim - 1
-    found = found.squeeze(tuple(batch + a for a in (*of.collapsed_slice_dims, *batches)))
-    return np.moveaxis(found, range(batch, found.ndim), of.offset_dims)
+    windows = windows.squeeze(tuple(batch + a for a in (*of.collapsed_slice_dims, *batches)))
+    return np.moveaxis(windows, range(batch, windows.ndim), of.offset_dims)
 
 
 def _scatter_add(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
@@ -204,14 +204,14 @@ def _scatter_add(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray
     new = np.moveaxis(updates, of.update_window_dims, range(batch, updates.ndim))
     new = np.expand_dims(new, tuple(batch + a for a in (*of.inserted_window_dims, *batches)))
     axes, sizes = of.scatter_dims_to_operand_dims, new.shape[batch:]
-    made, clamps = x.copy(), "CLIP" in str(params["mode"])  # XLA drops others that reach outside
-    np.add.at(made, _windows(x.shape, indices, axes, sizes, batches, clamps), new)
-    return made
+    result, clamps = x.copy(), "CLIP" in str(params["mode"])  # other modes drop outside updates
+    np.add.at(result, _windows(x.shape, indices, axes, sizes, batches, clamps), new)
+    return result
 
 
 def _before(_: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
     if any(x.dtype.kind not in "iub" for x in values):
-        raise NotImplementedError  # NaN and zeros have an order there
+        raise NotImplementedError  # `lt_to` is a total order, with NaN and both zeros
     return values[0] < values[1]
 
 
@@ -225,7 +225,7 @@ def _top_k(params: dict[str, Any], values: list[np.ndarray]) -> list[np.ndarray]
     (x,), k = values, params["k"]
     if params.get("axis", x.ndim - 1) != x.ndim - 1 or np.isnan(x).any():
         raise NotImplementedError
-    # Of equal numbers the first, but 0.0 before -0.0.
+    # Equal numbers keep their order, but 0.0 comes before -0.0.
     falling = [~x] if x.dtype.kind in "iub" else [np.signbit(x), -_wide(x)]
     order = np.lexsort(falling, axis=-1)[..., :k]
     return [np.take_along_axis(x, order, -1), order]
@@ -243,7 +243,7 @@ BLOCKS: dict[str, Rule] = {
     "sqrt": _elementwise(np.sqrt), "rsqrt": _elementwise(lambda x: 1 / np.sqrt(x)),
     "logistic": _elementwise(lambda x: 1 / (1 + np.exp(-x))), "pow": _elementwise(np.power),
     "integer_pow": lambda params, values: np.power(_wide(values[0]), params["y"]),
-    "sign": _elementwise(lambda x: np.where(x == 0, x, np.sign(x))),  # -0.0 keeps its own
+    "sign": _elementwise(lambda x: np.where(x == 0, x, np.sign(x))),  # the sign of -0.0 is -0.0
     "lt_to": _before,
     "is_finite": lambda _, values: np.isfinite(values[0]),
     "slice": _slice,

@@ -1,4 +1,4 @@
-"""Running a program: by JAX on the CPU, or in NumPy down to the launches of kernels."""
+"""Running a program: in JAX on the CPU, or in NumPy around its launches."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Launcher = Callable[[JaxprEqn, Values], Sequence[Any]]  # runs a `pallas_call` o
 
 
 def by_jax(program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
-    """The flat results of a program as JAX runs it on the CPU, its launches interpreted.
+    """The flat results of a program in JAX on the CPU, with launches interpreted.
 
-    They are NumPy's arrays, but for random keys, of which it has none.
+    They are NumPy arrays, except random keys, which NumPy does not have.
     """
     return _on_cpu(_compiled(program), args)
 
@@ -33,30 +33,33 @@ def _on_cpu(run: Callable[..., list[Any]], args: Sequence[Any]) -> list[Any]:
         return [x if is_key(x) else np.asarray(x) for x in run(*args)]
 
 
-_alone = lru_cache(maxsize=256)(lambda equation: part([equation]))  # made once, however often run
+_alone = lru_cache(maxsize=256)(lambda equation: part([equation]))  # built once
 
 
 def single(call: JaxprEqn, values: Values) -> tuple[ClosedJaxpr, Values]:
-    """One equation as a program, and what that is given."""
+    """One equation as a program, and the arguments of that program."""
     program, needed = _alone(call)
-    given = {v: x for v, x in zip(call.invars, values, strict=True) if not isinstance(v, Literal)}
-    return program, [given[v] for v in needed]
+    env = {v: x for v, x in zip(call.invars, values, strict=True) if not isinstance(v, Literal)}
+    return program, [env[v] for v in needed]
 
 
 def interpreted(call: JaxprEqn, values: Values) -> list[Any]:
-    """One equation, by JAX."""
-    _, given = single(call, values)
-    return _on_cpu(_compiled_alone(call), given)
+    """The results of one equation, computed by JAX."""
+    _, args = single(call, values)
+    return _on_cpu(_compiled_alone(call), args)
 
 
 @lru_cache(maxsize=256)
 def _compiled_alone(equation: JaxprEqn) -> Callable[..., list[Any]]:
-    """One equation, which is compiled once however often it runs."""
+    """One equation, compiled once however often it runs."""
     return _compiled(_alone(equation)[0])
 
 
 class ProgramInterpreter(NumpyInterpreter):
-    """A program around its launches, each of which `launch` runs. JAX does what NumPy does not."""
+    """Evaluates the program around launches. JAX computes what NumPy has no rule for.
+
+    launch: runs a `pallas_call` on its operands.
+    """
 
     def __init__(self, launch: Launcher = interpreted, observer: Observer | None = None) -> None:
         super().__init__(observer)
@@ -71,7 +74,7 @@ class ProgramInterpreter(NumpyInterpreter):
         except Exception:
             return interpreted(equation, values)
 
-    def other(self, equation: JaxprEqn, values: Values) -> Values:
+    def without_rule(self, equation: JaxprEqn, values: Values) -> Values:
         return interpreted(equation, values)
 
     def _launches(self, equation: JaxprEqn, values: Values) -> Values:
@@ -84,16 +87,16 @@ ProgramInterpreter.meanings = CONTROL | {PALLAS_CALL: ProgramInterpreter._launch
 def run_program(
     closed: ClosedJaxpr, args: Sequence[Any], launch: Launcher, observer: Observer | None = None
 ) -> list[np.ndarray]:
-    """The flat results of a program, whose launches `launch` runs."""
-    given = [x if is_key(x) else np.asarray(x) for x in args]
+    """The flat results of a program; `launch` runs its launches."""
+    values = [x if is_key(x) else np.asarray(x) for x in args]
     with np.errstate(all="ignore"):
-        return [np.asarray(x) for x in ProgramInterpreter(launch, observer).closed(closed, given)]
+        return [np.asarray(x) for x in ProgramInterpreter(launch, observer).closed(closed, values)]
 
 
 def runs_in_python(jaxpr: Jaxpr, through: Collection[str] = (*CALLS, *CONTROL)) -> bool:
-    """Whether `run_program` gets to every launch: not to those of `shard_map`, for example.
+    """True if `run_program` reaches every launch; it does not reach those inside `shard_map`.
 
-    through: the primitives that may hold a launch.
+    through: the primitives that may contain a launch.
     """
     paths = (path for equation, path in visited(jaxpr) if equation.primitive.name == PALLAS_CALL)
-    return all(one.primitive.name in through for path in paths for one in path)
+    return all(eqn.primitive.name in through for path in paths for eqn in path)

@@ -1,8 +1,8 @@
 """Scalar primitives in NumPy with XLA's integer semantics, vectorised over the grid.
 
-A value has one axis per grid axis, of length 1 where it does not vary, and then its own axes. So
-`program_id(1)` on a grid (4, 8, 2) is an array of shape (1, 8, 1), and what follows from it alone
-is computed eight times, not sixty-four.
+A value has one axis per grid axis, of length 1 if it does not vary along it, then its own axes. So
+`program_id(1)` on a grid (4, 8, 2) is an array of shape (1, 8, 1), and values that depend only on
+it are computed eight times, not sixty-four.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Rule = Callable[[JaxprEqn, list[np.ndarray], int], np.ndarray]
 
 
 def evaluate(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> list[np.ndarray]:
-    """Results of `equation` on known values with `rank` grid axes; JAX computes what NumPy has not.
+    """The results of `equation` on values with `rank` grid axes.
 
-    Raises whatever JAX raises for a primitive that cannot run by itself.
+    JAX computes primitives without a NumPy rule, and may raise for those that cannot run alone.
     """
     name = equation.primitive.name
     rule = RULES.get(name)
@@ -35,13 +35,13 @@ def _by_jax(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> list[np.
     flat = [np.broadcast_to(v, lead + v.shape[rank:]).reshape(-1, *v.shape[rank:]) for v in values]
     functions, params = bind_params(equation)
     with jax.ensure_compile_time_eval(), equation.ctx.manager:
-        out = jax.vmap(lambda *one: equation.primitive.bind(*functions, *one, **params))(*flat)
-    made = out if equation.primitive.multiple_results else [out]
-    return [np.asarray(o).reshape(lead + o.shape[1:]) for o in made]
+        out = jax.vmap(lambda *row: equation.primitive.bind(*functions, *row, **params))(*flat)
+    outputs = out if equation.primitive.multiple_results else [out]
+    return [np.asarray(o).reshape(lead + o.shape[1:]) for o in outputs]
 
 
 def elementwise(function: Callable[..., np.ndarray]) -> Rule:
-    """A rule for `function`; scalars beside arrays (a predicate, a bound) gain the missing axes."""
+    """A rule for `function`. Scalars next to arrays (a predicate, a bound) gain axes."""
 
     def rule(_: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
         ndims = {v.ndim for v in values}

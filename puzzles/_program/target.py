@@ -15,11 +15,11 @@ from puzzles._jax import abstract_device, answers_about_tpus, instead
 
 
 def as_tpu() -> AbstractContextManager:
-    """A context in which tracing takes the device for a TPU v5e; nothing changes on a real one.
+    """A context manager: tracing sees a TPU v5e. On a real TPU it changes nothing.
 
-    Newer JAX (0.10, not 0.7) asks for the chip where a kernel is lowered with a 1-D block or a
-    traced `//`, and already when `emit_pipeline` is traced. Every equation remembers the mesh it
-    was traced under, so entering this context only to lower comes too late.
+    JAX 0.10 and newer ask for the chip when they lower a kernel with a 1-D block or a traced `//`,
+    and when they trace `emit_pipeline`. Every equation remembers the mesh under which it was
+    traced, so entering this context only to lower is too late.
     """
     if jax.default_backend() == "tpu":
         return nullcontext()
@@ -31,7 +31,7 @@ def as_tpu() -> AbstractContextManager:
 
 @contextmanager
 def devices_called(kind: str) -> Iterator[None]:
-    """Within it, who asks JAX for its devices or its backend is answered as on one such TPU."""
+    """Context manager: `jax.devices()` and `jax.default_backend()` report one TPU of this kind."""
     device = SimpleNamespace(
         device_kind=kind, platform="tpu", id=0, process_index=0, num_cores=1, coords=(0, 0, 0)
     )
@@ -45,10 +45,10 @@ def devices_called(kind: str) -> Iterator[None]:
 
 @functools.cache
 def pipelines_on_cpu() -> None:
-    """Let `pltpu.emit_pipeline` be traced, and interpreted, on a machine without a TPU.
+    """Make `pltpu.emit_pipeline` work on a machine without a TPU.
 
-    It asks which TPU it is on, to align its buffers; from now on the answer is a v5e. Nothing else
-    changes; on a TPU, or when called again, nothing at all.
+    It asks JAX for the TPU, to align its buffers; from now on the answer is a v5e. On a TPU, and
+    when called again, this function does nothing.
     """
     if jax.default_backend() == "tpu":
         return

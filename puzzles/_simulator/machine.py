@@ -262,14 +262,14 @@ class Machine(NumpyInterpreter):
             says = happens(self.ids, f"`{text}`" if text else "the kernel", why)
             self.wrong(equation, "touched too early", says=says, operand=self.name_of(ref))
 
-    def other(self, equation: JaxprEqn, values: Values) -> Values:
+    def without_rule(self, equation: JaxprEqn, values: Values) -> Values:
         """What NumPy has no rule for, JAX computes by itself."""
         if equation.effects:
-            return super().other(equation, values)
+            return super().without_rule(equation, values)
         try:
             return [np.asarray(x) for x in interpreted(equation, values)]
         except Exception:
-            return super().other(equation, values)
+            return super().without_rule(equation, values)
 
     def _program_id(self, equation: JaxprEqn, _: Values) -> Values:
         return [np.int32(self.ids[self.asked(equation)])]
@@ -362,17 +362,17 @@ class Machine(NumpyInterpreter):
 
     def _nothing(self, equation: JaxprEqn, values: Values) -> Values:
         """A delay changes no number, and JAX prints what is to be printed."""
-        return [] if self.how is not None else self.other(equation, values)
+        return [] if self.how is not None else self.without_rule(equation, values)
 
     def _seeds(self, equation: JaxprEqn, values: Values) -> Values:
         if self.how is None:
-            return self.other(equation, values)
+            return self.without_rule(equation, values)
         self.random = np.random.default_rng([int(x) % 2**32 for x in values])
         return []
 
     def _draws(self, equation: JaxprEqn, values: Values) -> Values:
         if self.how is None:
-            return self.other(equation, values)
+            return self.without_rule(equation, values)
         bits = self.random.integers(-(2**31), 2**31, equation.params["shape"])
         return [bits.astype(equation.outvars[0].aval.dtype)]
 
