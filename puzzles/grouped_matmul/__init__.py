@@ -29,43 +29,43 @@ RUNGS = (
 SETUP_FIRST = """
 from contextlib import suppress
 
-with suppress(RuntimeError):  # too late if JAX runs already; one device does, too
-    jax.config.update("jax_num_cpu_devices", 4)  # for local_experts; a TPU does not mind
+with suppress(RuntimeError):  # too late if JAX already runs; one device works as well
+    jax.config.update("jax_num_cpu_devices", 4)  # for local_experts; it does not affect a TPU
 """
 
 INTRO = """
 In a mixture of experts every token is multiplied by the weights of the expert that it was routed
-to, and how many tokens each expert gets is known only when the step runs. Shapes cannot depend on
-it, and a product for every pair of a token and an expert would be mostly waste. This ladder climbs
-from one prefetched index to a grouped matmul that visits the same tiles as JAX's own, Megablox, to
-a mixture-of-experts layer that trains, and to what serves it.
+to. How many tokens each expert gets is known only when the step runs, so shapes cannot depend on
+it. A product for every pair of a token and an expert would be mostly waste. This ladder leads
+from one prefetched index to a grouped matmul that visits the same tiles as JAX's own, Megablox, then to
+a mixture-of-experts layer that trains, and to the layer that serves it.
 
 Three ideas carry all of it: small integer arrays that are in SMEM before the first step, index maps
-that read there where to fetch from, and masks for tiles of which only a part is meant: here, where two groups meet. Block-sparse
-attention rests on the same three; you can climb the two ladders in either order.
+that read these arrays to choose the blocks, and masks for tiles that are only partly wanted, here because two groups meet. Block-sparse
+attention rests on the same three ideas; you can do the two ladders in either order.
 
-It builds on `basics.ipynb`: Refs, grids, index maps, scratch and `pl.when` are taken as known. Here,
-too, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU. What a rung needs of
-an earlier one it takes from the reference, `find(...).solution`, so you can begin anywhere.
+It builds on `basics.ipynb`: you should know Refs, grids, index maps, scratch and `pl.when`. As there,
+every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU. If a puzzle needs
+an earlier one, it takes the reference, `find(...).solution`, so you can begin anywhere.
 """
 
 PARTS = {
     "permuted_matmul": """## Part I: routing by data
 
-An index map may read numbers that are known only when the program runs. First you let it. Then you
-compute, under `jit`, the numbers that a grouped matmul wants to read: where each group starts, which
+An index map may read numbers that are known only when the program runs. First you write such a map. Then you
+compute, under `jit`, the numbers that a grouped matmul reads: where each group starts, which
 tiles it touches, and a list of all visits.""",
     "masked_store": """## Part II: sharing a tile
 
-Where two groups meet inside a tile, two visits write to one output block. You write the store that
-keeps them apart, by itself, and then the whole call around it.""",
+If two groups meet inside a tile, two visits write to one output block. You write the store that
+keeps their rows apart, by itself, and then the whole call around it.""",
     "grouped_matmul_aligned": """## Part III: grouped matmul
 
 The list of visits, the routing and the store come together around a kernel body that you wrote in
-`basics`: first for groups of whole tiles, then for any groups, then for the gradients, and at last in
+`basics`: first for groups of whole tiles, then for any groups, then for the gradients, and finally in
 a layer.""",
     "choose_tiles": """## Part IV: a layer that is served
 
-In training, experts have many rows each; in decoding, token by token, few, and their weights are most
-of what is moved.""",
+In training, experts have many rows each. In decoding, token by token, they have few, and most of the traffic
+is their weights.""",
 }

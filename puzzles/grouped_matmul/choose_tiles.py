@@ -1,4 +1,4 @@
-"""Rung 13: tiles for many experts or few, for training or for decoding."""
+"""Puzzle 13: tiles for many experts or few, for training or for decoding."""
 
 import functools
 
@@ -13,13 +13,13 @@ from puzzles import INTERPRET, find, trace
 # %% [markdown]
 # ## choose_tiles: bytes, products and steps
 #
-# In training an expert gets hundreds or thousands of rows; in decoding, a handful. What do tiles cost on v5e? The
+# In training an expert gets hundreds or thousands of rows; in decoding, a handful. What do tiles cost on a v5e? The
 # largest of three times, for `E` groups of `M // E` rows, `V` visits, `C = N // bn` columns of blocks:
 #
 # ```text
-# bytes       2 for each number moved, 820e9 a second
-# products    2 × V × bm × K × N FLOPs, 197e12 a second: a visit computes bm rows, however few are its own
-# steps       C × V × (K // bk), 0.4 µs each at least, by libtpu's estimate
+# bytes       2 for each number moved, 820e9 per second
+# products    2 × V × bm × K × N FLOPs, 197e12 per second: a visit computes bm rows, however few belong to its group
+# steps       C × V × (K // bk), at least 0.4 µs each, by libtpu's estimate
 #
 # numbers moved
 #             K whole, bk = K            K cut, bk < K
@@ -28,23 +28,23 @@ from puzzles import INTERPRET, find, trace
 # result      M × N                      M × N
 # ```
 #
-# With K whole, a block of weights stays while one visit of its group follows another. (And `lhs` stays,
-# fetched once, if `bm` is all of `M`.) VMEM must hold two buffers for each operand's block, the output's
-# too, and the f32 accumulator once.
+# With K whole, a block of weights stays while the visits of its group follow one another. (And `lhs` stays,
+# fetched once, if `bm` is all of `M`.) VMEM must hold two buffers for each operand's block, including the output's,
+# and the f32 accumulator once.
 #
 # Choose `(bm, bk, bn)` for bf16 that fit into `vmem_bytes` and cost at most 5 % more than the best.
 # They divide `M`, `K`, `N`; `bk` and `bn` are multiples of 128, `bm` of 16, and **at least 128**, unless
-# `M` is less: the matrix unit loads a block of weights, then lets rows stream past it, and few rows do not
-# hide the loading. `visits(M, E, bm)` counts for you.
+# `M` is less: the matrix unit loads a block of weights, then streams rows past it, and few rows do not
+# hide the loading. `visits(M, E, bm)` counts the visits.
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The launch, with tiles to choose (given)
 def launched(M, K, N, E, bm, bk, bn, sizes=None):
-    """What `grouped_matmul` does with these tiles, by its receipt: nothing is run."""
+    """The launch of `grouped_matmul` with these tiles, read without running it."""
 
     group_sizes = np.full(E, M // E) if sizes is None else sizes
-    offsets = find("group_offsets").spec(group_sizes)  # in NumPy: nothing is compiled
+    offsets = find("group_offsets").spec(group_sizes)  # in NumPy: this compiles nothing
     group_ids, tile_ids, num_steps = find("tile_metadata").spec(group_sizes, M, bm)
 
     def grouped(lhs, rhs):
@@ -74,20 +74,20 @@ def launched(M, K, N, E, bm, bk, bn, sizes=None):
 
 
 def prices(launch):
-    """Seconds on v5e for what is moved, multiplied, and for steps."""
+    """Seconds on a v5e for the bytes, the products and the steps."""
     return launch.hbm_bytes / 820e9, launch.dot_flops / 197e12, launch.steps * 0.4e-6
 
 
 @functools.cache
 def visits(M: int, E: int, bm: int) -> int:
-    """How many tiles of `bm` rows E groups of M // E rows touch, one after another."""
+    """Count the tiles of `bm` rows that E consecutive groups of M // E rows touch."""
     rows = M // E
     return sum((g * rows + rows - 1) // bm - g * rows // bm + 1 for g in range(E))
 
 
 # %%
 def choose_tiles_spec(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, int, int]:
-    """Of all tiles, those that cost least: a receipt for each, which is much too slow."""
+    """Return the cheapest of all tiles. A receipt for each makes this much too slow."""
     rows, some, others = (range(b, n + 1, b) for n, b in ((M, 16), (K, 128), (N, 128)))
     every = ((bm, bk, bn) for bm in rows for bk in some for bn in others)
     whole = [one for one in every if not (M % one[0] or K % one[1] or N % one[2])]
@@ -122,14 +122,14 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
 
 
 # %% [markdown]
-# Below are 8 or 64 experts, many rows or few. With many, products can be the price: the first layer's
-# tiles move 284 MiB, so 317 FLOPs for each byte, where v5e can do 240. With few, bytes are, most of
-# them weights; and a `bm` far above a group's rows would make products dearer still. None of the tiles that
+# Below are 8 or 64 experts, with many rows or few. With many rows, products can be the largest cost: the first layer's
+# tiles move 284 MiB, so 317 FLOPs for each byte, while a v5e can do 240. With few rows, bytes are, most of
+# them weights; and a `bm` far above a group's rows would make products even more expensive. None of the tiles that
 # [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/data/autotuning) has tuned for its
 # Megablox on TPUs (2026) has fewer than 128 rows.
 #
-# A router's groups are not equal, as these are, so edges of tiles cut more of them. In the last two lines the
-# tiles that are best for equal groups cost 1.5 times as much as the others, if a router makes the groups.
+# A router's groups are not equal like these, so tile edges cut more of them. In the last two lines, the
+# tiles that are best for equal groups cost 1.5 times as much as the others if a router makes the groups.
 
 # %% active="ipynb"
 # print("      M   E  rows each            tiles  MiB moved  ms for bytes  products  steps")
@@ -245,17 +245,19 @@ PUZZLE = Puzzle(
         dict(M=8192, K=4096, N=14336, E=8, mebibytes=32),  # twice the VMEM of most
     ],
     hints=[
-        "What does a larger bm save, and what does it cost where groups are small? What does "
-        "whole K cost in VMEM?",
+        "What does a larger bm save, and what does it cost if groups are small? What does whole "
+        "K cost in VMEM?",
         "The candidates are the multiples that divide an axis. Three short loops try them all: "
         "the table in the text gives the price, and no launch is needed.",
-        "For each candidate: bytes of the buffers (two for each of three bf16 blocks, one f32 "
-        "accumulator); numbers moved for lhs, weights and result, by the left or the right "
-        "column of the table; the largest of the three times. Keep what fits and costs least.",
+        "For each candidate, compute: the bytes of the buffers (two for each of three bf16 "
+        "blocks, one f32 accumulator); the numbers moved for lhs, weights and result, by the "
+        "left or the right column of the table; the largest of the three times. Keep the "
+        "cheapest that fits.",
     ],
-    explain="""Whole K makes an expert's weights come once for all of its rows, cut K once for every tile of them. With
-    many rows an expert, products can be the price, and then cut K costs nothing if columns are wide. With few rows
-    an expert nothing is left to reuse, and most of what is moved is weights.""",
+    explain="""With K whole, an expert's weights are fetched once for all of its rows; with K
+    cut, once for every tile of them. With many rows per expert, products can be the largest
+    cost, and then cutting K costs nothing if columns are wide. With few rows per expert nothing
+    is left to reuse, and most of the traffic is weights.""",
     kernel=False,
     accepts=accepts,
     launches=launches,

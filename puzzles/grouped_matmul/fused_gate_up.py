@@ -1,4 +1,4 @@
-"""Rung 14: gate and up-projection in one visit."""
+"""Puzzle 14: gate and up-projection in one visit."""
 
 import jax
 import jax.numpy as jnp
@@ -12,18 +12,18 @@ from puzzles import INTERPRET, find
 # ## fused_gate_up: one visit, two products
 #
 # An expert begins with two products of the same rows: `silu(x @ w_gate) * (x @ w_up)`. `moe_layer`
-# made two launches of them. Both read the rows, both wrote a result to HBM, and XLA read the results
+# used two launches for them. Both read the rows, both wrote a result to HBM, and XLA read the results
 # back to multiply them.
 #
-# One visit can do it all. Two blocks of weights come with each block of rows, each product has an
-# **accumulator of its own**, and at the last `k` both sums are there, in VMEM:
+# One visit can do it all. Two blocks of weights come with each block of rows, each product has its
+# **own accumulator**, and at the last `k` both sums are there, in VMEM:
 #
 # ```text
 # rows ──┬── × gate ──→ gate_ref ── silu ──┐
 #        └── × up ────→ up_ref ─────────── × ──→ o_ref, own rows only
 # ```
 #
-# An activation is of the *whole* sum: not before the last `k`. The rest is `grouped_matmul`'s, and
+# The activation needs the *whole* sum: do not apply it before the last `k`. The rest is `grouped_matmul`'s, and
 # printed. Write the two sums, and the value to store.
 
 
@@ -35,7 +35,7 @@ def fused_gate_up_spec(
     group_sizes: Int[Array, " E"],
 ) -> Float[Array, "M N"]:
     row, ends = jnp.arange(lhs.shape[0]), jnp.cumsum(group_sizes)
-    group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row; beyond the last it is nobody's
+    group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row; E if it has no group
     gate, up = (
         jnp.einsum("mk,ekn->emn", lhs, w, preferred_element_type=jnp.float32)
         for w in (w_gate, w_up)
@@ -116,8 +116,8 @@ def fused_gate_up(
 
 
 # %% [markdown]
-# What the reference saves, at the shapes of Mixtral and 8192 tokens: two launches also write two results, which
-# XLA reads, multiplies and writes once more.
+# What does the reference save, at the shapes of Mixtral and 8192 tokens? Two launches also write two results, which
+# XLA reads, multiplies and writes again.
 
 # %% active="ipynb"
 # M, K, N, E = 16384, 4096, 14336, 8
@@ -129,8 +129,8 @@ def fused_gate_up(
 # print(f"two launches  {2 * each.hbm_bytes / 2**30:5.2f} GiB, and {3 * M * N * 2 / 2**30:.2f} to multiply")
 
 # %% [markdown]
-# **And it trains.** The two sums were never stored, so the rule makes them again, and takes silu's
-# derivative between the kernels of `moe_layer`'s rule: seven launches of the reference's.
+# **And it trains.** The two sums were never stored, so the rule computes them again, and takes silu's
+# derivative between the kernels of `moe_layer`'s rule: seven launches in the reference.
 
 
 # %%
@@ -194,16 +194,16 @@ PUZZLE = Puzzle(
         dict(M=120, K=72, N=136, E=144, dtype="bfloat16"),  # tiles that hang over
     ],
     hints=[
-        "Two sums run side by side, as one did in grouped_matmul. When is a sum whole, so that "
-        "a function of it means something?",
-        "`jax.nn.silu` works in a kernel. `gate_ref` and `up_ref` are f32 scratch, and the "
-        "rows that are not mine get `others`.",
-        "At every k: one dot for each accumulator, with f32 results. At the last k: silu of "
-        "one sum times the other, a `jnp.where` between that and the others, a cast, one "
-        "store.",
+        "Two sums run side by side, as one did in grouped_matmul. When is a sum complete, so "
+        "that you can apply a function to it?",
+        "`jax.nn.silu` works in a kernel. `gate_ref` and `up_ref` are f32 scratch, and the rows "
+        "that are not mine get `others`.",
+        "At every k: one dot for each accumulator, with f32 results. At the last k: silu of one "
+        "sum times the other, a `jnp.where` between that and the others, a cast, one store.",
     ],
-    explain="""Both products share the block of rows, and their sums meet in VMEM: so the rows are read once, not twice,
-    and neither sum ever goes to HBM. What a launch of its own would write and read again is saved.""",
+    explain="""Both products share the block of rows, and their sums meet in VMEM. So the rows
+    are read once, not twice, and neither sum ever goes to HBM. Separate launches would write
+    both and read them again.""",
     scale=scale,
     par=grouped_matmul.par,
     fresh=fresh,

@@ -1,4 +1,4 @@
-"""Rung 2: where each group starts."""
+"""Puzzle 2: where each group starts."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +8,7 @@ from jaxtyping import Array, Int
 # ## group_offsets: where each group starts
 #
 # A router has sent every token to one of `E` experts, and the tokens have been **sorted by expert**.
-# So one number for each expert says it all: how many rows it got.
+# So one number per expert is enough: how many rows it got.
 #
 # ```text
 # group_sizes    100       0      156        200        56
@@ -19,11 +19,11 @@ from jaxtyping import Array, Int
 # offsets     [0, 100, 100, 256, 456, 512]
 # ```
 #
-# Group `g` has the rows from `offsets[g]` up to, not including, `offsets[g + 1]`. So there are `E + 1`
+# Group `g` has the rows from `offsets[g]` up to, but not including, `offsets[g + 1]`. So there are `E + 1`
 # offsets; the last is the number of all rows.
 #
-# The router decides anew in every step, so the sizes are **data**. `jax.jit` compiles the step once,
-# for shapes alone. The spec's NumPy cannot hold what `group_sizes` is then, and a loop would unroll
+# The router decides again in every step, so the sizes are **data**. `jax.jit` compiles the step once,
+# for shapes alone. Then `group_sizes` is a tracer: the spec's NumPy cannot read it, and a loop would unroll
 # into `E` additions. Compute all offsets at once, with `jnp`; they are int32, like the sizes. The
 # check calls your function under `jit`.
 #
@@ -31,7 +31,7 @@ from jaxtyping import Array, Int
 #
 # Sparse matrices in
 # [CSR form](https://docs.scipy.org/doc/scipy/reference/generated/scipy.sparse.csr_matrix.html) find
-# their rows in the same way, by an array called `indptr`.
+# their rows in the same way, with an array called `indptr`.
 #
 # </details>
 
@@ -84,16 +84,16 @@ PUZZLE = Puzzle(
         dict(sizes=(16_777_217, 0, 3, 20_000_001, 5)),  # more than f32 can count
     ],
     hints=[
-        "Group g ends where all groups up to and including g have had their rows. And it "
-        "starts where the group before it ends.",
+        "Group g ends where all groups up to and including g have had their rows. And it starts "
+        "where the group before it ends.",
         "`jnp.cumsum` gives running sums; `jnp.concatenate` takes a list of arrays, `jnp.pad` "
         "adds zeros at an end.",
         "Two lines: the running sums of the sizes are the ends, E of them; put one int32 zero "
         "in front.",
     ],
-    explain="""The running sum of the sizes gives all ends at once, and a zero in front makes of them the
-    starts, too. Nothing in it depends on a value while Python runs, so one compiled program serves
-    all sizes.""",
+    explain="""The running sum of the sizes gives all ends at once. With a zero in front it also
+    gives the starts. Nothing in it depends on a value while Python runs, so one compiled
+    program works for all sizes.""",
     kernel=False,
     jit=True,
     fresh=fresh,

@@ -1,4 +1,4 @@
-"""Rung 8: groups of any size."""
+"""Puzzle 8: groups of any size."""
 
 import jax
 import jax.numpy as jnp
@@ -12,40 +12,40 @@ from puzzles import INTERPRET, find
 # ## grouped_matmul: tiles that groups share
 #
 # From now on a group has any number of rows, or none. So **a tile may belong to several groups**. It is
-# visited once for each, with that expert's weights, and a visit stores only its own rows:
+# visited once for each, with that expert's weights, and each visit stores only its own rows:
 #
 # ```text
 # group_sizes = (50, 0, 80, 30, 3), bm = 64, M = 256
 #
 # rows    0         50   64             128 130    160 163     192            255
-# group   [    0    )[          2           )[   3   )[4)   nobody's rows
+# group   [    0    )[          2           )[   3   )[4)   unassigned rows
 # tile    |      0       |      1       |           2          |       3       |
 #
 # step       0   1   2   3   4   5
 # tile       0   0   1   2   2   2
-# group      0   2   2   2   3   4       six visits, where 5 experts × 4 tiles are twenty
+# group      0   2   2   2   3   4       six visits; 5 experts × 4 tiles would be twenty
 # ```
 #
 # ![Two visits to tile 0: the first stores group 0's rows and zeros in the others, the second, with the weights of group 2, stores its rows and keeps the first's; only then is the block written. Then tile 1.](diagrams/grouped_matmul/grouped_matmul.svg)
 #
 # **The grid.** `num_steps` below is traced, and the grid gets its length when the launch runs.
 #
-# **Who writes what.** A visit sums over `k` (in the picture K is one block), and stores as
-# `masked_store` did, by `offsets`. But at a tile's *first* visit the other rows hold garbage: it writes
-# **zeros** there. First is a visit whose tile is not the step before's. (Before step 0 there is none, nor
+# **Which rows a visit writes.** A visit sums over `k` (in the picture K is one block), and stores as
+# `masked_store` did, by `offsets`. But at a tile's *first* visit the other rows hold garbage: write
+# **zeros** there. It is the first if the step before had another tile. (Step 0 has no step before it, and no
 # `tile_ids_ref[-1]`.)
 #
-# **What nobody visits**, like tile 3. `input_output_aliases` says that the output **is** an array of
-# zeros that goes in: what no step writes stays zero. With `memory_space=pl.ANY` it stays in HBM, whole:
+# **Tiles without a visit**, like tile 3. With `input_output_aliases` the output **is** an array of
+# zeros that you pass in: blocks that no step writes stay zero. With `memory_space=pl.ANY` the array stays in HBM:
 # leave `zeros_ref` alone.
 #
-# Write what a visit does at its last `k`. (Rows of nobody may hold NaN; so may what hangs over an edge.)
+# Write the work of a visit at its last `k`. (Unassigned rows may hold NaN; so may anything beyond an edge.)
 #
 # <details><summary>More: why that array does not clear the tiles that are visited</summary>
 #
 # Output blocks are never fetched, so a block that is visited gets none of the zeros; it starts
-# uninitialised. (On the CPU you would find them there; the check asks the TPU simulator, too.) The 5
-# in `input_output_aliases` counts all operands, the three prefetched ones too.
+# uninitialised. (On the CPU you would find the zeros there; the check also runs the TPU simulator.) The 5
+# in `input_output_aliases` counts all operands, including the three prefetched ones.
 #
 # </details>
 
@@ -55,7 +55,7 @@ def grouped_matmul_spec(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "M N"]:
     row, ends = jnp.arange(lhs.shape[0]), jnp.cumsum(group_sizes)
-    group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row; beyond the last it is nobody's
+    group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row; E if it has no group
     # all rows times every expert: E times the work
     each = jnp.einsum("mk,ekn->emn", lhs, rhs, preferred_element_type=jnp.float32)
     return each.at[group, row].get(mode="fill", fill_value=0).astype(lhs.dtype)
@@ -69,7 +69,7 @@ def tiles(M, K, N, dtype, weights=1):
     # small widths, as in the check, take small blocks
     bm, most = (512, 2048 // dtype.itemsize) if large else (64, 128)
     long = most // weights if large else most
-    # equal blocks of K, for beyond its edge lies garbage, which would be in the sum
+    # equal blocks of K: beyond K's edge there is garbage, which would enter the sum
     equal = [K // n for n in range(1, K // 128 + 1) if K % (128 * n) == 0]
     wide = [b for b in equal if long // 2 <= b <= long * 5 // 4]
     thin = [b for b in equal if b < long // 2]
@@ -78,7 +78,7 @@ def tiles(M, K, N, dtype, weights=1):
     for bk in (*wide[:1], K, *thin[:1]):  # all of K, if only thin ones are equal
         # all of a long K: fewer rows leave room for more columns, and rows come once for each block of those
         for bm, width in pairs[len(widths) :] if large and bk not in wide else pairs:
-            # the last rows and columns may hang over: what lies beyond the edge is not written
+            # the last rows and columns may hang over: elements beyond the edge are not written
             bn = min(128 * pl.cdiv(N, 128 * pl.cdiv(N, width)), N)
             # two buffers for each block, and one for each sum in f32; the rest of 16 MiB is for the body
             buffers = 2 * (bm * bk + weights * bk * bn + bm * bn) * dtype.itemsize
@@ -144,8 +144,8 @@ def grouped_matmul(
 
 
 # %% [markdown]
-# **What do more experts cost?** Here are two layers of equal weights, 1024 × 4096 and 4096 × 1024, for
-# 32,768 rows. The reference's block of weights has 1024 rows here, so in the first layer K is one block,
+# **What do more experts cost?** Here are two layers with equally many weights, 1024 × 4096 and 4096 × 1024, for
+# 32,768 rows. The reference's block of weights has 1024 rows here. So in the first layer K is one block;
 # in the second it is cut into four. How often is a weight fetched, and for how many rows each time?
 
 # %% active="ipynb"
@@ -161,14 +161,14 @@ def grouped_matmul(
 #         print(f"{fetched // weights:8} times{one.dot_flops // fetched:14}")
 
 # %% [markdown]
-# **K whole**: the block of weights stays while one visit of its group follows another, so each weight
+# **K whole**: the block of weights stays while the visits of its group follow one another, so each weight
 # is fetched once, for *all* rows of its expert. Eight times the experts: eight times the bytes, and an
-# eighth of the reuse. **K cut**: every visit walks through all blocks of K, from the first, so nothing
+# eighth of the reuse. **K cut**: every visit walks through all blocks of K, from the first, so no block
 # stays, and a fetch serves one tile of 512 rows, however many rows the expert has.
 #
-# So with few experts whole K pays, and with many the reuse of a weight falls to what one expert's rows
-# give. When a model writes one token at a time, that may be 8 rows: 8 FLOPs for each byte of bf16
-# weights, where v5e can do 240.
+# So with few experts whole K pays off. With many, a weight is reused only for the few rows
+# of its expert. When a model decodes one token at a time, that may be 8 rows: 8 FLOPs for each byte of bf16
+# weights, while a v5e can do 240.
 
 # %% tags=["author"]
 import numpy as np
@@ -235,20 +235,20 @@ PUZZLE = Puzzle(
         dict(M=120, K=128, N=200, E=144),
     ],
     hints=[
-        "What happens at the last k is a masked store. New is only what the other rows get: "
-        "zeros at a tile's first visit, and what o_ref holds at the later ones.",
+        "At the last k you do a masked store. Only the other rows are new: they get zeros at a "
+        "tile's first visit, and at later visits they keep what o_ref holds.",
         "`group_ids_ref[step]`, `tile_ids_ref[step]` and `offsets_ref[group]` are scalars. Row "
         "0 of the block is row tile · bm of the array; `jax.lax.broadcasted_iota(jnp.int32, "
         "o_ref.shape, 0)` counts from there. A visit is the first of its tile if the step "
         "before had another tile, or if there is no step before.",
-        "Which group and which tile is this, which rows are mine, is this the first visit, "
-        "what do the others get (a `jnp.where`), and one store (another `jnp.where`). Cast to "
+        "Which group and which tile is this, which rows are mine, is this the first visit, what "
+        "do the other rows get (a `jnp.where`), and one store (another `jnp.where`). Cast to "
         "`o_ref.dtype` at the very end.",
     ],
-    explain="""Each visit of a tile fills in its own group's rows, and the first one clears the rest. It works
-    because the visits of one tile are consecutive: between them the output block stays in VMEM. Tiles that
-    nobody visits keep the zeros of the array that the output is aliased to, so that the steps of the grid are exactly
-    those that the group sizes need.""",
+    explain="""Each visit of a tile fills in its own group's rows, and the first visit clears
+    the rest. It works because the visits of one tile are consecutive: between them the output
+    block stays in VMEM. Tiles without a visit keep the zeros of the array that the output is
+    aliased to. So the grid has exactly the steps that the group sizes need.""",
     scale=scale,
     par=par,
     fresh=fresh,

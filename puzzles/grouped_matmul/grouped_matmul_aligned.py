@@ -1,4 +1,4 @@
-"""Rung 7: a grouped matmul for groups of whole tiles."""
+"""Puzzle 7: a grouped matmul for groups of whole tiles."""
 
 import jax
 import jax.numpy as jnp
@@ -16,16 +16,16 @@ from puzzles import INTERPRET, find
 # work.)
 #
 # Here every group is a multiple of `bm` = 64, or empty. So **each tile of rows belongs to one expert**,
-# visit `i` is to tile `i`, and of the list you need only `group_ids`:
+# visit `i` is to tile `i`, and you need only `group_ids` of the list:
 #
 # ```text
 # group_sizes = [64, 0, 128, 192]
 #
 # tile, visit   0   1   2   3   4   5
-# group_ids     0   2   2   3   3   3      nobody fetches rhs[1]
+# group_ids     0   2   2   3   3   3      rhs[1] is never fetched
 # ```
 #
-# What `perm` was for a matrix in the first puzzle, `group_ids` is for a tile. The kernel is
+# In the first puzzle, `perm` chose weights for a matrix; here `group_ids` chooses them for a tile. The kernel is
 # `tiled_matmul`'s, with a Ref in front that it ignores: **the body does not change**.
 #
 # Write the grid, with k as its last axis, and the specs. The sizes add up to `M`.
@@ -43,7 +43,7 @@ def grouped_matmul_aligned_spec(
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title The kernel (spoils tiled_matmul)
+# @title The kernel (contains the answer to tiled_matmul)
 def grouped_matmul_aligned_kernel(group_ids_ref, lhs_ref, rhs_ref, o_ref, acc_ref):
     k = pl.program_id(2)
 
@@ -130,16 +130,16 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[dict(tiles=(1, 0, 2, 3), K=256, N=768), dict(E=144, K=128, N=256)],
     hints=[
-        "Write tiled_matmul's call first. Only one of its three operands has an axis that "
-        "tiled_matmul's had not.",
+        "Write tiled_matmul's call first. Only one of the three operands has an axis that "
+        "tiled_matmul's operand did not have.",
         "`None` squeezes the expert axis out of a block. The index map gets i, j, k and then "
         "the Ref with the group of each tile.",
         "lhs and the output are tiled as in tiled_matmul, with one more parameter in their "
         "maps. The map of rhs returns three indices: the group of tile i, then k and j.",
     ],
-    explain="""A grouped matmul of whole tiles is a matmul whose index map looks up which weights to fetch. In
-    the reference the kernel's body does not change, and the grid has no axis of experts. Weights that no token
-    needs are never fetched.""",
+    explain="""A grouped matmul of whole tiles is a matmul whose index map looks up which
+    weights to fetch. In the reference the kernel's body does not change, and the grid has no
+    axis of experts. Weights that no token needs are never fetched.""",
     scale=scale,
     par=par,
     fresh=fresh,

@@ -1,4 +1,4 @@
-"""Rung 10: a grouped matmul with the weights transposed."""
+"""Puzzle 10: a grouped matmul with the weights transposed."""
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,12 @@ from puzzles import INTERPRET, find
 # ## grouped_matmul_transposed: the gradient of the rows
 #
 # A layer that trains needs two gradients of `y = grouped_matmul(x, w, group_sizes)`. For a row of
-# group `e`, `y = x @ w[e]`, so the gradient that arrives at `y` goes back to `x` as
+# group `e`, `y = x @ w[e]`, so the gradient at `y` goes back to `x` as
 #
 # $$dx = dy \cdot w_e^T$$
 #
 # That is a grouped matmul again, with the same groups and the same array of weights. Only the names of
-# its axes change places:
+# its axes are swapped:
 #
 # ```text
 #             lhs            rhs               result         summed over
@@ -27,8 +27,8 @@ from puzzles import INTERPRET, find
 # ```
 #
 # Do not transpose `w` in HBM: that would read and write the weights of all experts, used or not. Take
-# the blocks as they lie. The kernel is printed, without its product; write that, and the `BlockSpec` of
-# `rhs`. `jax.lax.dot_general` is told which axis of each factor to sum over.
+# the blocks as they are stored. The kernel is printed, without its product; write that, and the `BlockSpec` of
+# `rhs`. `jax.lax.dot_general` takes the axis of each factor to sum over.
 
 
 # %%
@@ -36,7 +36,7 @@ def grouped_matmul_transposed_spec(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E N K"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "M N"]:
     row, ends = jnp.arange(lhs.shape[0]), jnp.cumsum(group_sizes)
-    group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row; beyond the last it is nobody's
+    group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row; E if it has no group
     each = jnp.einsum("mk,enk->emn", lhs, rhs, preferred_element_type=jnp.float32)
     return each.at[group, row].get(mode="fill", fill_value=0).astype(lhs.dtype)
 
@@ -138,16 +138,17 @@ PUZZLE = Puzzle(
     hints=[
         "Which axes of the two blocks are summed over? And in which order does rhs, as it is "
         "stored, have its axes?",
-        "`jax.lax.dot_general` is told which axis of each factor to sum over: `((axes of a, "
-        "axes of b), (batch axes of a, of b))`, each a tuple, the last two empty here. Ask it "
-        "for an f32 result as you ask `jnp.dot`. A block of rhs has `None`, then rows of N, "
-        "then columns of K.",
+        "`jax.lax.dot_general` takes the axis of each factor to sum over: `((axes of a, axes of "
+        "b), (batch axes of a, of b))`, each a tuple, the last two empty here. Request an f32 "
+        "result as with `jnp.dot`. A block of rhs has `None`, then rows of N, then columns of "
+        "K.",
         "Add one product of the two blocks, at every step. The BlockSpec: `None`, bn, bk; the "
-        "map gives the step's group, the column block of the output, and k.",
+        "map returns the step's group, the column block of the output, and k.",
     ],
-    explain="""The matrix unit can contract the last axis of both factors, so a transposed product costs the reference an
-    index map and a line in the dot, but no copy of the weights. Everything about groups, visits and masks is as it was: it
-    concerns the rows, and those did not change.""",
+    explain="""The matrix unit can contract the last axis of both factors, so a transposed
+    product costs the reference an index map and a line in the dot, but no copy of the weights.
+    Everything about groups, visits and masks is as before: it concerns the rows, and those did
+    not change.""",
     scale=scale,
     par=grouped_matmul.par,
     fresh=grouped_matmul.fresh,

@@ -1,4 +1,4 @@
-"""Rung 11: the gradient of the experts' weights."""
+"""Puzzle 11: the gradient of the experts' weights."""
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,12 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## grouped_outer: the gradient of the weights
 #
-# The other gradient is that of the weights. Every row of group `e` adds an outer product to `w[e]`'s:
+# The other gradient is that of the weights. Every row of group `e` adds an outer product to the gradient of `w[e]`:
 #
 # $$dw_e = \sum_{m \,\in\, \text{group } e} x_m^T \, dy_m$$
 #
-# So per group it is `lhs[rows].T @ rhs[rows]`: now the **rows** are summed over, and each group has an
-# output of its own, `K` × `N`. A group's visits, too, come one after another. So the visits go
+# So for each group it is `lhs[rows].T @ rhs[rows]`: now the **rows** are summed over, and each group has its own
+# output, `K` × `N`. A group's visits also come one after another. So put the visits
 # *innermost*, where `k` was, and the accumulator lives as long as a group does:
 #
 # ```text
@@ -31,18 +31,18 @@ from puzzles import INTERPRET, find
 #
 # ![Five visits: group 0 is summed and stored, then group 2 over three tiles of rows, while its output block stays, then group 3; group 1's block is never visited.](diagrams/grouped_matmul/grouped_outer.svg)
 #
-# Careful: the last visit is step `pl.num_programs(2) - 1`, and what the list holds after it does not
+# Careful: the last visit is step `pl.num_programs(2) - 1`, and list entries after it do not
 # count.
 #
 # In a shared tile, rows of other groups would be *in the sum*. So the mask moves to the inputs, to
-# **both**: rows of nobody may be NaN in `lhs` as in `rhs`.
+# **both**: unassigned rows may be NaN in `lhs` and in `rhs`.
 #
 # Group 1, empty, has no visit: the alias makes its gradient zero.
 #
 # <details><summary>More: empty groups in production</summary>
 #
-# Megablox's `tgmm` gives each empty group one visit that stores zeros. For weights that costs less than
-# clearing all of them first, if few experts are empty.
+# Megablox's `tgmm` gives each empty group one visit that stores zeros. If few experts are empty, that costs less than
+# clearing all weight gradients first.
 #
 # </details>
 
@@ -52,7 +52,7 @@ def grouped_outer_spec(
     lhs: Float[Array, "M K"], rhs: Float[Array, "M N"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "E K N"]:
     row, ends = jnp.arange(lhs.shape[0]), jnp.cumsum(group_sizes)
-    group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row; beyond the last it is nobody's
+    group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row; E if it has no group
     mine = (group == jnp.arange(len(group_sizes))[:, None])[:, :, None]  # (E, M, 1)
     x, y = jnp.where(mine, lhs, 0), jnp.where(mine, rhs, 0)
     return jnp.einsum("emk,emn->ekn", x, y, preferred_element_type=jnp.float32).astype(lhs.dtype)
@@ -63,7 +63,7 @@ def grouped_outer_spec(
 def tiles(M, K, N, dtype):
     # small widths, as in the check, take small blocks
     bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)
-    # the last rows and columns of a result may hang over: what lies beyond the edge is not written
+    # the last rows and columns of a result may hang over: elements beyond the edge are not written
     bk, bn = (min(128 * pl.cdiv(n, 128 * pl.cdiv(n, most)), n) for n in (K, N))
     return min(bm, M), bk, bn
 
@@ -162,17 +162,18 @@ PUZZLE = Puzzle(
     ],
     hints=[
         "A group's visits are consecutive, as the steps of one output block were in "
-        "tiled_matmul. There k told you where a sum begins and ends. What tells you here?",
+        "tiled_matmul. There k showed where a sum begins and ends. What shows it here?",
         "Compare `group_ids_ref[step]` with its neighbours; `jnp.maximum` and `jnp.minimum` "
-        "keep an index in the list. `jax.lax.dot_general` sums over the rows of both factors "
-        "if told to: axis 0 of each, as in launch_matmul.",
-        "Zero the accumulator where a group opens. Mask the rows of both blocks with "
-        "`jnp.where`, by the group's offsets, and add their product. Store where the group "
-        "closes, the last step of the grid included.",
+        "keep an index in the list. `jax.lax.dot_general` can sum over the rows of both "
+        "factors: axis 0 of each, as in launch_matmul.",
+        "Zero the accumulator when a group opens. Mask the rows of both blocks with "
+        "`jnp.where`, by the group's offsets, and add their product. Store when the group "
+        "closes, including at the last step of the grid.",
     ],
-    explain="""In the reference the accumulator lives as long as a group: zeroed where the group differs from the step before,
-    stored where it differs from the next. Because each group's visits are consecutive, one accumulator does for
-    all of them, and nothing is masked but the rows of a tile that are another group's, or nobody's.""",
+    explain="""In the reference the accumulator lives as long as a group: zeroed when the group
+    differs from the step before, stored when it differs from the next. Because each group's
+    visits are consecutive, one accumulator is enough for all of them. Only rows of a tile that
+    belong to another group, or to none, are masked.""",
     scale=scale,
     par=par,
     fresh=fresh,

@@ -1,4 +1,4 @@
-"""Rung 9: all of a grouped matmul's call."""
+"""Puzzle 9: all of a grouped matmul's call."""
 
 import functools
 
@@ -13,8 +13,8 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## launch_grouped_matmul: the whole call, and which axis goes where
 #
-# Now the call is yours, all of it. The kernel in the folded cell (it gives `grouped_matmul` away)
-# wants its operands in another order:
+# Now you write the whole call. The folded kernel (it contains the answer to `grouped_matmul`)
+# takes its operands in another order:
 #
 # ```text
 # prefetched   groups_ref (group of each step), tiles_ref (tile of each step), offsets_ref
@@ -25,12 +25,12 @@ from puzzles import INTERPRET, find
 #
 # The groups reach into the last tile here: every output block is written, and no zeros are passed.
 #
-# **K and N need not be multiples of their blocks.** Beyond the edge of K lies garbage, so this kernel masks
-# both operands there, and asks for `K`. You see to it that the grid reaches the partial blocks:
+# **K and N need not be multiples of their blocks.** Beyond the edge of K there is garbage, so this kernel masks
+# both operands there, and needs `K` for that. You make sure that the grid reaches the partial blocks:
 # `pl.cdiv(a, b)` divides and rounds up.
 #
 # **The order of the grid** is the question. `k` is innermost. Columns of blocks, `j`, and visits, `s`,
-# can stand in two orders, and one works under `interpret=True` only. Say visits 3 and 4 share a tile.
+# can be in either order, and one order works under `interpret=True` only. Say visits 3 and 4 share a tile.
 # What comes between the two visits to one output block, marked *?
 #
 # ```text
@@ -38,13 +38,13 @@ from puzzles import INTERPRET, find
 # (j, s, k)    j = 0:  s = *3 *4         j = 1:  s =  3  4         j = 2:  s =  3  4
 # ```
 #
-# Then you also know which axis is `"parallel"`: say so in
+# Then you also know which axis is `"parallel"`: declare it in
 # `pltpu.CompilerParams(dimension_semantics=...)`.
 #
-# <details><summary>More: nobody's rows, in production</summary>
+# <details><summary>More: unassigned rows, in production</summary>
 #
-# JAX's own grouped matmul, Megablox, passes no zeros: on one chip it leaves garbage in nobody's rows, in
-# tiles that it visits, too. tokamax's `gmm_v2` (2026) clears them, unless told not to.
+# JAX's own grouped matmul, Megablox, passes no zeros: on one chip it leaves garbage in rows that belong to no group, even in
+# tiles that it visits. tokamax's `gmm_v2` (2026) clears them by default.
 #
 # </details>
 
@@ -54,13 +54,13 @@ def launch_grouped_matmul_spec(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "M N"]:
     row, ends = jnp.arange(lhs.shape[0]), jnp.cumsum(group_sizes)
-    group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row; beyond the last it is nobody's
+    group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row; E if it has no group
     each = jnp.einsum("mk,ekn->emn", lhs, rhs, preferred_element_type=jnp.float32)
     return each.at[group, row].get(mode="fill", fill_value=0).astype(lhs.dtype)
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title The kernel (spoils grouped_matmul)
+# @title The kernel (contains the answer to grouped_matmul)
 def launch_grouped_matmul_kernel(
     groups_ref, tiles_ref, offsets_ref, lhs_ref, rhs_ref, o_ref, acc_ref, *, K, step_axis
 ):
@@ -70,7 +70,7 @@ def launch_grouped_matmul_kernel(
     def _():
         acc_ref[...] = jnp.zeros_like(acc_ref)
 
-    def inside(x_ref, axis):  # what lies beyond K becomes 0
+    def inside(x_ref, axis):  # elements beyond K become 0
         at = k * x_ref.shape[axis] + jax.lax.broadcasted_iota(jnp.int32, x_ref.shape, axis)
         return jnp.where(at < K, x_ref[...].astype(jnp.float32), 0.0).astype(x_ref.dtype)
 
@@ -170,7 +170,7 @@ PUZZLE = Puzzle(
         "An output block may be visited again only by the very next step. A tile that two "
         "groups share is visited twice. With the columns inside, what comes between the two "
         "visits of its first column? And if the order of two visits matters, may two cores "
-        "share them out?",
+        "divide them?",
         "`pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=..., grid=..., in_specs=..., "
         "out_specs=..., scratch_shapes=...)` goes to `grid_spec=`. Index maps get the grid's "
         "indices first, then the prefetched refs. `functools.partial` gives the kernel its "
@@ -179,9 +179,10 @@ PUZZLE = Puzzle(
         "step's tile and k. rhs: `None` for the axis of the experts, and the step's group, k, "
         "j. The output: the step's tile and j.",
     ],
-    explain="""Columns are outermost: only then are the visits of one output block consecutive, so that the second finds what
-    the first stored. It is the order of Megablox, too. In the reference lhs is read anew for each column of blocks, as it
-    would be in the other order, too, where K has several blocks: wide columns pay.""",
+    explain="""Columns are outermost: only then are the visits of one output block consecutive,
+    so that the second finds the rows that the first stored. Megablox uses the same order. In
+    the reference lhs is read again for each column of blocks. The other order would read it as
+    often if K has several blocks. So wide columns pay off.""",
     audit=audit,
     scale=scale,
     par=grouped_matmul.par,

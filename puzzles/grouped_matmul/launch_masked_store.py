@@ -1,4 +1,4 @@
-"""Rung 6: the whole call, with scalar prefetch."""
+"""Puzzle 6: the whole call, with scalar prefetch."""
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,9 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## launch_masked_store: a call with scalar prefetch, by hand
 #
-# Twice you have worked in the frame of a `PrefetchScalarGridSpec`. Now the page is empty. The columns
-# are cut as well, `bn` = 128 at a time, so the grid has three axes. Their order is for the kernel to
-# say (it gives `masked_store` away): it asks for its tile and its group on axes 1 and 2.
+# Twice you have filled in parts of a `PrefetchScalarGridSpec`. Now you write the whole call. The columns
+# are also cut, `bn` = 128 at a time, so the grid has three axes. The folded kernel fixes their
+# order: it reads its tile and its group from axes 1 and 2.
 #
 # ```text
 # axis 0   blocks of columns                        which axes can go in any order,
@@ -21,15 +21,15 @@ from puzzles import INTERPRET
 # axis 2   groups: visits to one output block       from step to step?
 # ```
 #
-# What such a call consists of:
+# The parts of such a call:
 #
 # * `pl.pallas_call` gets the kernel, **`grid_spec`**, `out_shape`, `compiler_params` and `interpret`.
 # * `pltpu.PrefetchScalarGridSpec` gets `num_scalar_prefetch`, `grid`, `in_specs` and `out_specs`.
-# * An index map gets the program ids, then the Refs of *all* prefetched arrays. `*_` takes however
-#   many come.
-# * The arrays: prefetched ones first, in the order in which the kernel takes their Refs.
+# * An index map gets the program ids, then the Refs of *all* prefetched arrays. `*_` accepts any
+#   number of them.
+# * The arrays: prefetched ones first, in the order of their Refs in the kernel.
 #
-# State the `dimension_semantics`, too. Prefetching changes nothing about them.
+# State the `dimension_semantics` as well. Prefetching does not change them.
 
 
 # %%
@@ -42,7 +42,7 @@ def launch_masked_store_spec(
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title The kernel (spoils masked_store)
+# @title The kernel (contains the answer to masked_store)
 def launch_masked_store_kernel(starts_ref, ends_ref, x_ref, o_ref):
     i, g = pl.program_id(1), pl.program_id(2)
     bm = o_ref.shape[0]
@@ -85,9 +85,9 @@ def launch_masked_store(
 
 # %% [markdown]
 # What does the reference fetch? Every tile of every `x[g]`, though most groups have no row in most
-# tiles. Here are 4096 rows, shared out evenly among more and more groups. The blocks with rows that
-# count stay as many as they were; the others are fetched for nothing. A visit that is not on a list
-# costs nothing: that is what `tile_metadata` is for, and the next grid goes through its list.
+# tiles. Here are 4096 rows, divided evenly among more and more groups. The number of useful blocks
+# stays the same; all the others are fetched for nothing. A visit that is not on a list
+# costs nothing: that is the point of `tile_metadata`, and the next grid goes through its list.
 
 # %% active="ipynb"
 # print("groups   blocks of x fetched   with rows that count")
@@ -140,7 +140,7 @@ PUZZLE = Puzzle(
     ],
     hints=[
         "Begin with the kernel's parameters: which of its Refs are prefetched, which are "
-        "blocks? Then the grid, in the order in which the kernel asks for program ids.",
+        "blocks? Then the grid, in the order in which the kernel reads its program ids.",
         "`pl.pallas_call(kernel, grid_spec=..., out_shape=..., compiler_params=..., "
         "interpret=...)` is a function of the arrays. The grid spec takes num_scalar_prefetch, "
         "grid, in_specs, out_specs.",
@@ -148,9 +148,9 @@ PUZZLE = Puzzle(
         "and its map returns the group first. The output's map ignores the group. Columns, "
         "tiles, groups: two axes are parallel.",
     ],
-    explain="""What is prefetched comes first among the arrays and first among the kernel's Refs, and last among
-    the parameters of an index map. The rest is the call that you know: the group axis is innermost and in
-    order, since it carries the output block from visit to visit.""",
+    explain="""Prefetched arrays come first among the arrays and first among the kernel's Refs,
+    and last among the parameters of an index map. The rest is the call that you know: the group
+    axis is innermost and in order, since it carries the output block from visit to visit.""",
     audit=audit,
     scale=scale,
     par=masked_store.par,

@@ -1,4 +1,4 @@
-"""Rung 15: one chip's experts, and only their visits."""
+"""Puzzle 15: one chip's experts, and only their visits."""
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,10 @@ from puzzles import INTERPRET, find
 # ## local_experts: one chip's piece of the list
 #
 # The experts of a large layer do not fit on one chip. **Expert parallelism** gives each chip `L` of
-# them: this one holds `rhs`, the weights of experts `first` to `first + L - 1`. It sees all rows, and
-# gives zeros for those of other experts, so that a sum over chips is the whole.
+# them: this chip holds `rhs`, the weights of experts `first` to `first + L - 1`. It sees all rows, and
+# returns zeros for those of other experts, so that a sum over chips is the full result.
 #
-# Own groups lie side by side, and so do their visits: this chip's work is **a piece of the list**.
+# Own groups are next to each other, and so are their visits: this chip's work is **a piece of the list**.
 #
 # ```text
 # group_sizes = (50, 30, 100, 0, 30, 20), bm = 64, first = 2, L = 3
@@ -23,12 +23,12 @@ from puzzles import INTERPRET, find
 # visit   0   1   2 │ 3   4   5   6 │ 7
 # group   0   1   1 │ 2   2   4   4 │ 5      rhs[0] holds the weights of group 2
 # tile    0   0   1 │ 1   2   2   3 │ 3
-# step              │ 0   1   2   3 │        no step for anybody else
+# step              │ 0   1   2   3 │        no step for the other chips
 # ```
 #
 # `grouped_matmul`'s kernel and call **do not change**. Step 0 is a tile's first visit again, and stores zeros in
-# the rows of others. Hand over the right piece: `num_steps`; `group_ids` and `tile_ids`, from the first
-# own visit on (what follows the own ones does not count); `offsets`. Groups are numbered as in `rhs`,
+# the rows of others. Pass the right piece: `num_steps`; `group_ids` and `tile_ids`, from the first
+# own visit on (entries after the own visits do not count); `offsets`. Groups are numbered as in `rhs`,
 # from 0.
 #
 # `first` is traced. `jax.lax.dynamic_slice(x, (start,), (length,))` cuts a piece of fixed length.
@@ -43,13 +43,13 @@ def local_experts_spec(
 ) -> Float[Array, "M N"]:
     row, ends = jnp.arange(lhs.shape[0]), jnp.cumsum(group_sizes)
     group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row
-    number = jnp.where(group < first, len(rhs), group - first)  # in rhs, if it is this chip's
+    number = jnp.where(group < first, len(rhs), group - first)  # in rhs, if this chip has the group
     each = jnp.einsum("mk,lkn->lmn", lhs, rhs, preferred_element_type=jnp.float32)
     return each.at[number, row].get(mode="fill", fill_value=0).astype(lhs.dtype)
 
 
 # %%
-from puzzles.grouped_matmul.grouped_matmul import grouped_matmul_kernel, tiles  # as they were
+from puzzles.grouped_matmul.grouped_matmul import grouped_matmul_kernel, tiles  # unchanged
 
 
 def local_experts(
@@ -96,13 +96,13 @@ def local_experts(
 
 
 # %% [markdown]
-# Now on several devices: the first cell made four of your CPU; on a TPU its chips take part. Under
+# Now on several devices: the first cell made four of your CPU; on a TPU, its chips are used. Under
 # `jax.shard_map` each runs your function on its own experts (the reference, until yours passes its
-# check), and `jax.lax.psum` adds up what they give. For no row do two give more than zeros: the sum is
-# exact. And all wait for the one with most visits: it matters that a router spreads its tokens evenly.
+# check), and `jax.lax.psum` adds up their results. For every row, at most one device contributes a non-zero value, so the sum is
+# exact. Every chip waits for the one with the most visits, so the router should spread its tokens evenly.
 #
-# Here every chip sees every row. The other way sends each row to the chips of its experts, and the
-# answers back:
+# Here every chip sees every row. The other way is to send each row to the chips of its experts, and the
+# results back:
 # [`jax.lax.ragged_all_to_all`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_all_to_all.html)
 # moves pieces of unequal length. MaxText (2025) has both ways.
 
@@ -127,7 +127,7 @@ def local_experts(
 #     mesh=jax.sharding.Mesh(chips, ("expert",)),
 #     in_specs=(P(), P("expert"), P()),  # rhs is cut along its first axis
 #     out_specs=P(),
-#     check_vma=False,  # a kernel's result does not say on which chips it is the same
+#     check_vma=False,  # a kernel's result does not state over which chips it is replicated
 # )
 # got = np.asarray(jax.jit(layer)(lhs, rhs, sizes))
 # whole = np.asarray(find("grouped_matmul").solution(lhs, rhs, sizes))
@@ -178,16 +178,17 @@ PUZZLE = Puzzle(
     ],
     hints=[
         "At which visit do this chip's visits begin, and at which do the next chip's? `counts` "
-        "knows how many visits each group has.",
-        "`group_offsets` turns counts into beginnings, of visits as of rows. An array may be "
-        "indexed by the traced `first`, but a slice from it needs `jax.lax.dynamic_slice`, for "
-        "its length must be static; `jnp.roll` brings any entry to the front.",
-        "Beginnings of all groups' visits; the entry at `first`, and the one at `first + L`: "
-        "their difference is the number of steps. Both lists rolled back by the first, groups "
-        "less `first`; L + 1 entries of the offsets.",
+        "holds how many visits each group has.",
+        "`group_offsets` turns counts into starts, of visits as of rows. An array may be "
+        "indexed by the traced `first`, but a slice from it needs `jax.lax.dynamic_slice`, "
+        "since its length must be static; `jnp.roll` brings any entry to the front.",
+        "Starts of all groups' visits; the entry at `first`, and the one at `first + L`: their "
+        "difference is the number of steps. Both lists rolled back by the first, groups less "
+        "`first`; L + 1 entries of the offsets.",
     ],
-    explain="""The list of visits is sorted by group, so what one chip has to do is a piece of it, and all the rest of a
-    grouped matmul works on a piece as on the whole. A chip spends steps, rows and weights on its own experts only.""",
+    explain="""The list of visits is sorted by group, so one chip's work is a piece of it, and
+    the rest of a grouped matmul works on a piece as on the whole. A chip spends steps, rows and
+    weights on its own experts only.""",
     scale=scale,
     par=grouped_matmul.par,
     fresh=fresh,

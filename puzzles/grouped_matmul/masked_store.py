@@ -1,4 +1,4 @@
-"""Rung 5: several steps share an output block, each with rows of its own."""
+"""Puzzle 5: several steps share an output block, each with rows of its own."""
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +11,13 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## masked_store: write your rows, keep the others
 #
-# When two groups share a tile, it is visited twice, and each visit computes all of it. So **each visit
-# writes the rows of its group, and keeps what the block holds in the others**:
+# If two groups share a tile, it is visited twice, and each visit computes all of it. So **each visit
+# writes the rows of its group, and keeps the block's other rows**:
 #
 # ![Three steps bring three groups' results to one output block. Each stores its own rows and keeps the others; the first writes zeros there. The block stays in VMEM until the third is done.](diagrams/grouped_matmul/masked_store.svg)
 #
-# Here is that store by itself. `x[g]` has numbers for *every* row, but only rows `starts[g]` up to,
-# not including, `ends[g]` are meant; the rest is rubbish, some of it NaN. Ranges do not overlap, and
+# Here is that store by itself. `x[g]` has numbers for *every* row, but only the rows from `starts[g]` up to,
+# but not including, `ends[g]` count; the rest is garbage, some of it NaN. Ranges do not overlap, and
 # rows of no group become zero. The grid is `(M // bm, G)`, so all visits to a block are consecutive.
 #
 # `starts` and `ends` are prefetched: `starts_ref[g]` is a number. Mind three things:
@@ -25,7 +25,7 @@ from puzzles import INTERPRET
 # * A row's number in the *array* decides. `jax.lax.broadcasted_iota(jnp.int32, shape, 0)` numbers the
 #   rows of a block.
 # * Choose with `jnp.where`: **NaN times 0 is NaN**, so a mask must not multiply.
-# * A fresh output block holds garbage: write zeros first, and once.
+# * A fresh output block holds garbage: write zeros first, and only once.
 
 
 # %%
@@ -76,9 +76,9 @@ def masked_store(
 # %% [markdown]
 # <details><summary>More: what a green tick does not cover</summary>
 #
-# The check runs your kernel, simulates a TPU, and asks Mosaic for the kernel's TPU form. The last word
-# has libtpu, the compiler behind it: how much VMEM a body takes beside its blocks, only it knows. Where
-# it is installed, as on a TPU, start Jupyter with `PUZZLES_TPU=1`, and the check asks it, too, for
+# The check runs your kernel, simulates a TPU, and lowers the kernel for a TPU with Mosaic. libtpu, the compiler behind
+# Mosaic, has the last word: only it knows how much VMEM a body needs besides its blocks. If
+# it is installed, as on a TPU, start Jupyter with `PUZZLES_TPU=1`, and the check also compiles with libtpu, for
 # every chip that it knows.
 #
 # </details>
@@ -136,19 +136,20 @@ PUZZLE = Puzzle(
         dict(G=144, M=128, N=128),
     ],
     hints=[
-        "A step has a block of new numbers and, in the output block, what the steps before it "
-        "have left. For each row, which of the two does it want? And what does the first step "
-        "find there?",
+        "A step has a block of new numbers and, in the output block, the numbers that earlier "
+        "steps have left. For each row, which of the two should be stored? And what does the "
+        "first step find there?",
         "`jax.lax.broadcasted_iota(jnp.int32, shape, 0)` numbers the rows of a block; program "
-        "id 0 tells how many rows came before. SMEM Refs are indexed by a number, as in "
+        "id 0 gives the number of rows before it. SMEM Refs are indexed by a number, as in "
         "`ends_ref[g]`. `jnp.where(mask, a, b)` chooses.",
-        "At the first g, zeros under `pl.when`. Then, at every step: row numbers; a mask of "
-        "two comparisons joined by `&`; store a choice between the block of x and the output "
+        "At the first g, store zeros under `pl.when`. Then, at every step: row numbers; a mask "
+        "of two comparisons joined by `&`; store a choice between the block of x and the output "
         "block itself.",
     ],
-    explain="""The output block stays in VMEM while g runs, so a step can keep what others have written.
-    The first visit starts from zeros, and so rows of no group end as zeros. In the reference's
-    grouped matmul this store is all of the kernel that knows of groups.""",
+    explain="""The output block stays in VMEM while g runs, so a step can keep the rows that
+    others have written. The first visit starts from zeros, so rows of no group end as zeros. In
+    the reference's grouped matmul, this store is the only part of the kernel that deals with
+    groups.""",
     scale=scale,
     par=par,
     fresh=fresh,

@@ -1,4 +1,4 @@
-"""Rung 12: a mixture of experts that trains."""
+"""Puzzle 12: a mixture of experts that trains."""
 
 import functools
 
@@ -13,11 +13,11 @@ from puzzles import find
 #
 # A mixture-of-experts layer, as in
 # [Mixtral](https://arxiv.org/abs/2401.04088), sends each token to its `top_k` best experts and adds
-# up their answers, weighted by the **softmax over the chosen logits**. An expert is a SwiGLU:
+# up their outputs, weighted by the **softmax over the chosen logits**. An expert is a SwiGLU:
 # `down(silu(gate(x)) * up(x))`.
 #
 # A token and one of its experts make a **slot**: slot `n` is token `n // top_k`. An expert's slots must
-# stand side by side:
+# be adjacent:
 #
 # ```text
 # top_k = 2, three tokens         slot         0  1  2  3  4  5
@@ -35,11 +35,11 @@ from puzzles import find
 #
 # **And it trains.** JAX does not differentiate a `pallas_call` like this one.
 # [`jax.custom_vjp`](https://docs.jax.dev/en/latest/_autosummary/jax.custom_vjp.html) takes a rule:
-# what to save on the way forward, and how to get from `dy`, the gradient at the result, to those of
-# the operands. Both products are rungs above.
+# the arrays to save in the forward pass, and how to get from `dy`, the gradient of the result, to the gradients of
+# the operands. You already have both products.
 #
-# Write that rule, the routing, and the way back from slots to tokens; weigh and sum with `*` and
-# `jnp.sum`, for matrix products belong in the kernels. The check compares the result and all five
+# Write that rule, the routing, and the way back from slots to tokens. Weigh and sum with `*` and
+# `jnp.sum`, since matrix products belong in the kernels. The check compares the result and all five
 # gradients with a dense mixture.
 
 
@@ -52,7 +52,7 @@ def moe_layer_spec(
     w_down: Float[Array, "E F D"],
     top_k: int,
 ) -> Float[Array, "M D"]:
-    _, experts = jax.lax.top_k(router_logits, top_k)  # of equals the first
+    _, experts = jax.lax.top_k(router_logits, top_k)  # the first of equal logits wins
     chosen = jnp.any(experts[:, :, None] == jnp.arange(router_logits.shape[1]), axis=1)
     weights = jax.nn.softmax(jnp.where(chosen, router_logits, -jnp.inf), axis=1)
     hidden = jax.nn.silu(jnp.einsum("md,edf->mef", x, w_gate)) * jnp.einsum("md,edf->mef", x, w_up)
@@ -66,7 +66,7 @@ def grouped(lhs, rhs, group_sizes):
 
 
 def grouped_forward(lhs, rhs, group_sizes):
-    return grouped(lhs, rhs, group_sizes), (lhs, rhs, group_sizes)  # the result, what to save
+    return grouped(lhs, rhs, group_sizes), (lhs, rhs, group_sizes)  # the result; arrays to save
 
 
 def grouped_backward(saved, dy):
@@ -84,7 +84,7 @@ grouped.defvjp(grouped_forward, grouped_backward)
 
 def route(x, router_logits, top_k):
     # returns the tokens of all slots, sorted by expert, (M * top_k, D); the weights, (M, top_k);
-    # the order in which the slots were put; and how many rows each expert gets, (E,)
+    # the order of the slots; and how many rows each expert gets, (E,)
     ### BEGIN SOLUTION
     logits, experts = jax.lax.top_k(router_logits, top_k)
     weights = jax.nn.softmax(logits, axis=1)
@@ -146,18 +146,18 @@ def moe_layer(
 # print(f"{total:.1f} TFLOP; the slots alone need {dense * top_k / E:.1f}, a dense mixture {dense:.1f}")
 
 # %% [markdown]
-# **The kernels are not all.** Before each launch XLA fills its output with zeros, once as many bytes
+# **The kernels are not the whole cost.** Before each launch XLA fills its output with zeros, as many bytes
 # as the result has: 0.44 GiB for the up-projection, 0.88 GiB for the gradient of a projection.
 # The gather of the tokens, the unsort and the scatter-add of the backward pass are not in the table
 # either.
 #
-# In the last line, the difference between the first two numbers is what tiles cost that groups
+# In the last line, the difference between the first two numbers is the cost of tiles that groups
 # share: here a visit computes the whole tile. Smaller tiles share less, but reuse less of what they
 # fetch.
 #
 # **And without groups?** With a fixed *capacity* each expert gets room for equally many slots, say 1.25
-# times the mean: what is too many is dropped, what is missing is padded. Here the experts are more or
-# less liked.
+# times the mean: slots beyond it are dropped, unused ones are padded. Here some experts are more
+# popular than others.
 
 # %% active="ipynb"
 # liked = logits.astype(jnp.float32) + jnp.linspace(0, 2, E)
@@ -170,35 +170,35 @@ def moe_layer(
 # print(f"groups: none dropped, {int(visits) * 512 / slots - 1:.0%} computed for tiles that groups share")
 
 # %% [markdown]
-# **The layer trains.** Look back at what carried you: the data that steer a kernel are a few
-# integers in SMEM, prefetched; index maps look them up and so decide what is fetched; the grid is a
-# flat list of what has to be done; a mask cleans up where a boundary cuts a tile; and work that
-# nobody needs is not masked but never visited. That is the splash ladder, too, in
+# **The layer trains.** Look back at the ideas that carried you: a few prefetched integers in SMEM control
+# a kernel; index maps look them up and so decide which blocks are fetched; the grid is a
+# flat list of the work; a mask cleans up tiles that a boundary cuts; and work that
+# is not needed is not masked, but never visited. The splash ladder does the same, in
 # `splash_attention.ipynb` from `classify_blocks` on: there a mask makes the list, here a router does.
 #
-# In production there are, in 2026:
+# In production there are, as of 2026:
 #
 # * [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox), in
 #   JAX itself. `gmm` is `grouped_matmul`, transposed or not, with the same list of visits, but with
-#   garbage in nobody's rows; `tgmm`, given lhs transposed, is `grouped_outer`, and visits empty groups, too. It adds
-#   `group_offset`: when the **experts are sharded** over chips, each chip goes through the visits to
+#   garbage in unassigned rows. `tgmm`, given lhs transposed, is `grouped_outer`, but also visits empty groups. Megablox adds
+#   `group_offset`: if the **experts are sharded** over chips, each chip goes through the visits to
 #   its own experts only. So does `local_experts`, later.
-# * [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/_src/ops/ragged_dot), with two for
+# * [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/_src/ops/ragged_dot), with two kernels for
 #   TPUs. The default continues Megablox, with **quantised** weights and activations, and with tables of
-#   tuned tile sizes. The other, `gmm_v2`, makes its list inside the kernel and gives each group tiles of its
-#   own, which begin where the group does: hardly a row is computed for two groups, and at a group's
-#   end only a part of the tile is. It runs if you ask for it, by `implementation="mosaic_tpu_v2"`,
+#   tuned tile sizes. The other, `gmm_v2`, makes its list inside the kernel and gives each group its own
+#   tiles, which begin where the group does. So hardly any row is computed for two groups, and at a group's
+#   end only a part of the tile is computed. To run it, pass `implementation="mosaic_tpu_v2"`,
 #   and install from the repository: release 0.0.12 is without it.
 # * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html) has
 #   the same arguments, as an operation of XLA. The reference kernels are tested against it. Try it
 #   first; a cell at the end of this notebook times both on a TPU.
-# * [MegaBlocks](https://arxiv.org/abs/2211.15841) is the paper where it began, on GPUs: no token
+# * [MegaBlocks](https://arxiv.org/abs/2211.15841) is the paper that began this, on GPUs: no token
 #   dropped, and no expert padded beyond its last block.
 #
 # <details><summary>More: other routers</summary>
 #
-# Some take the softmax over all experts before they choose, or a sigmoid in its place. A router
-# is often computed in f32 where all else is bf16, and trained with a second loss that asks for equal
+# Some routers take the softmax over all experts before they choose, or use a sigmoid instead. A router
+# is often computed in f32 while everything else is bf16, and trained with a second loss that favours equal
 # loads. All of this is plain JAX around the same three products.
 #
 # </details>
@@ -292,21 +292,21 @@ PUZZLE = Puzzle(
     slack=dict(outside=1.04),  # of what all nine launches get, some list of tokens more
     tolerance=1e-4,
     hints=[
-        "Backward: which rung's kernel multiplies rows by transposed weights, which one sums "
-        "outer products of rows? Routing: flatten the chosen experts to one number a slot; "
+        "Backward: which puzzle's kernel multiplies rows by transposed weights, which one sums "
+        "outer products of rows? Routing: flatten the chosen experts to one number per slot; "
         "everything else follows from sorting those numbers. Way back: which row of `out` does "
         "slot n have?",
-        "`jax.lax.top_k(array, k)` returns values and indices. `jnp.argsort` gives the order "
-        "of a sort and, applied to an order, its inverse. `jnp.bincount(..., length=E)` counts "
+        "`jax.lax.top_k(array, k)` returns values and indices. `jnp.argsort` gives the order of "
+        "a sort and, applied to an order, its inverse. `jnp.bincount(..., length=E)` counts "
         "with a static length.",
         "Backward: two calls of `find(...).solution`. Routing: top_k, softmax of its values, "
-        "flat experts, their order, their counts, rows of x by slot // top_k. Back: rows of "
-        "out by the inverse of the order, reshaped to M × top_k × D, times the weights, "
-        "summed.",
+        "flat experts, their order, their counts, rows of x by slot // top_k. Back: rows of out "
+        "by the inverse of the order, reshaped to M × top_k × D, times the weights, summed.",
     ],
-    explain="""Sorting the slots by expert turns routing into three grouped matmuls, and in the reference the inverse of the
-    same order brings the answers home. Of all that, JAX differentiates everything but the kernels, and for those the
-    rule is two rungs of this ladder: rows times transposed weights, and outer products summed by group.""",
+    explain="""Sorting the slots by expert turns routing into three grouped matmuls. In the
+    reference, the inverse of the same order puts the outputs back. JAX differentiates all of
+    this except the kernels, and for those the rule uses two earlier puzzles: rows times
+    transposed weights, and outer products summed by group.""",
     waivers={
         "blocks": "no kernel is written here, and the puzzles of those that are called have such "
         "cases",

@@ -1,4 +1,4 @@
-"""Rung 1: an index map that reads data."""
+"""Puzzle 1: an index map that reads data."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## permuted_matmul: index maps that read data
 #
-# Here are `E` matrices and `E` weights, to be multiplied: matrix `e` with `rhs[perm[e]]`. But
+# Here are `E` matrices and `E` weights to multiply: matrix `e` with `rhs[perm[e]]`. But
 # `perm` is an array, known only when the program runs:
 #
 # ```text
@@ -23,11 +23,11 @@ from puzzles import INTERPRET
 #  e = 2          lhs[2]   rhs[1]         o[2] = lhs[2] × rhs[1]
 # ```
 #
-# The obvious way, `rhs[perm]`, writes a permuted copy of all weights to HBM first.
-# Better let an index map choose. It needs `perm` early: while one step computes, the pipeline
-# already asks what the next one needs.
+# The obvious way, `rhs[perm]`, first writes a permuted copy of all weights to HBM.
+# Let an index map choose instead. It needs `perm` early: while one step computes, the pipeline
+# already looks up the blocks of the next.
 #
-# Hence **scalar prefetch**. Before the first step, small arrays of integers are copied to SMEM, the
+# That calls for **scalar prefetch**. Before the first step, small arrays of integers are copied to SMEM, the
 # memory for scalars. The `grid_spec`, a `pltpu.PrefetchScalarGridSpec`, says how many:
 # **`num_scalar_prefetch`**, here 1. Then
 #
@@ -49,7 +49,7 @@ def permuted_matmul_spec(
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title The kernel (spoils tiled_matmul)
+# @title The kernel (contains the answer to tiled_matmul)
 def permuted_matmul_kernel(perm_ref, lhs_ref, rhs_ref, o_ref, acc_ref):
     k = pl.program_id(3)
 
@@ -95,7 +95,7 @@ def permuted_matmul(
 
 
 # %% [markdown]
-# Here is the example, in your launch. The 12 bytes of `perm` decide which blocks of `rhs` come.
+# Here is the example, in your launch. The 12 bytes of `perm` decide which blocks of `rhs` are fetched.
 
 # %% active="ipynb"
 # lhs, rhs = jnp.ones((3, 64, 128)), jnp.ones((3, 128, 256))
@@ -147,16 +147,16 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[dict(E=4, M=192, K=256, N=512), dict(E=144, M=64, K=128, N=256)],
     hints=[
-        "Write the specs without perm first. In which of the three does a block come from "
+        "Write the specs without perm first. In which of the three does a block belong to "
         "another batch element than e?",
         "With one array prefetched and four grid axes, each index map takes five parameters. "
         "The last is a Ref in SMEM: index it by a program id and you get a number.",
-        "Every block shape begins with None. lhs and the output return e first; rhs returns, "
-        "first, what the prefetched Ref holds at e.",
+        "Every block shape begins with None. For lhs and the output, the map returns e first; "
+        "for rhs, it first returns the number that the prefetched Ref holds at e.",
     ],
-    explain="""The index map of rhs looks up which weight to fetch, so the pipeline fetches the right blocks, and
-    no permuted copy is ever written. The kernel's body sees nothing of it: routing is a matter of index maps
-    alone.""",
+    explain="""The index map of rhs looks up which weight to fetch, so the pipeline fetches the
+    right blocks, and no permuted copy is ever written. The kernel's body does not notice:
+    routing happens in the index maps alone.""",
     scale=scale,
     par=par,
     fresh=fresh,

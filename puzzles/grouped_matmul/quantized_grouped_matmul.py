@@ -1,4 +1,4 @@
-"""Rung 16: weights of one byte each."""
+"""Puzzle 16: weights of one byte each."""
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +9,9 @@ from jaxtyping import Array, Float, Int, Int8
 from puzzles import INTERPRET, find
 
 # %% [markdown]
-# ## quantized_grouped_matmul: one byte a weight
+# ## quantized_grouped_matmul: one byte per weight
 #
-# With few rows an expert, its weights are most of what is moved. As **int8** they have a quarter of
+# With few rows per expert, most of the traffic is its weights. As **int8** they have a quarter of
 # f32's bytes. Quantised means that `w` is nearly `q * s`: an integer `q` for each weight, an f32 scale
 # `s` for each *column* of each expert.
 #
@@ -30,7 +30,7 @@ from puzzles import INTERPRET, find
 # In the kernel, in VMEM, a block of integers becomes bf16. Nothing is lost: bf16 holds integers up to
 # 256 exactly.
 #
-# `scales` is (E, 1, N), not (E, N): a block of one row has to have *all* rows of its axis. Write its
+# `scales` is (E, 1, N), not (E, N): a block of one row must span the *whole* axis of rows. Write its
 # `BlockSpec`, the sum, and the value to store.
 
 
@@ -42,14 +42,14 @@ def quantized_grouped_matmul_spec(
     group_sizes: Int[Array, " E"],
 ) -> Float[Array, "M N"]:
     row, ends = jnp.arange(lhs.shape[0]), jnp.cumsum(group_sizes)
-    group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row; beyond the last it is nobody's
+    group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row; E if it has no group
     weights = rhs_q.astype(jnp.float32) * scales
     each = jnp.einsum("mk,ekn->emn", lhs.astype(jnp.float32), weights)
     return each.at[group, row].get(mode="fill", fill_value=0).astype(lhs.dtype)
 
 
 # %%
-# given there: a block of int8 and its bf16 copy fit where two of bf16 do
+# given there: a block of int8 and its bf16 copy fit if two blocks of bf16 do
 from puzzles.grouped_matmul.grouped_matmul import tiles
 
 
@@ -128,8 +128,8 @@ def quantized_grouped_matmul(
 
 
 # %% [markdown]
-# One token each for 512 requests, 64 experts, 1024 × 4096 weights of four bytes, of two, and of one: what
-# the reference's launch moves, and the least time that a v5e takes to read and write so much.
+# 512 requests decode one token each, with 64 experts and 1024 × 4096 weights of four bytes, of two, and of one. The table shows the bytes that
+# the reference's launch moves, and the least time that a v5e takes to move them.
 
 # %% active="ipynb"
 # M, K, N, E, S = 512, 1024, 4096, 64, jax.ShapeDtypeStruct
@@ -144,10 +144,10 @@ def quantized_grouped_matmul(
 #     print(f"{1e3 * moved / 820e9:6.2f} ms at least")
 
 # %% [markdown]
-# **The layer in which they meet.** Each device has its piece of the experts. Gate and up are one launch;
-# down is `local_experts`, or this rung's kernel, its weights in int8. Two of the three know nothing of other
-# devices: for them own rows are rolled to the front, and what follows is nobody's. The kernels are yours,
-# or the reference's until yours pass; the rest is plain JAX. It is compared with a dense mixture.
+# **The layer that combines them.** Each device has its share of the experts. Gate and up are one launch;
+# down is `local_experts`, or this puzzle's kernel with int8 weights. Two of the three kernels are not made for several
+# devices. For these two, the device's own rows are rolled to the front; the rows after them belong to no group. The kernels are yours,
+# or the reference's until yours pass; the rest is plain JAX. The result is compared with a dense mixture.
 
 # %% active="ipynb"
 # from puzzles import checked
@@ -159,7 +159,7 @@ def quantized_grouped_matmul(
 #
 #
 # def served(x, logits, w_gate, w_up, w_down, integers, scales):
-#     """What one device gives, by both kinds of weights: zeros where a token's experts are elsewhere."""
+#     """Return one device's results for both kinds of weights; zeros if it lacks a token's experts."""
 #     rows, weights, order, sizes = route(x, logits, top_k)
 #     first, L = len(w_gate) * jax.lax.axis_index("expert"), len(w_gate)
 #     start = jnp.sum(jnp.where(jnp.arange(len(sizes)) < first, sizes, 0))  # of the own rows
@@ -190,17 +190,17 @@ def quantized_grouped_matmul(
 
 # %% [markdown]
 # **Is it fast?** Only a TPU can tell. There the next cell times your `grouped_matmul` (the reference's,
-# until yours passes its check) beside `jax.lax.ragged_dot`, whose code XLA makes, and beside JAX's
-# Megablox; on a CPU it prints receipts: what is moved, and how many useful FLOPs that is for a byte. The
-# zeros that XLA writes before our launch are counted, too, 128 MiB and 4 MiB. Megablox has none, and
-# garbage in nobody's rows. First a layer in training, then one that writes a token at a time.
+# until yours passes its check), `jax.lax.ragged_dot`, which XLA compiles, and JAX's
+# Megablox. On a CPU it prints receipts: the bytes moved, and the useful FLOPs per byte. These include the
+# zeros that XLA writes before our launch, 128 MiB and 4 MiB. Megablox writes none, and
+# leaves garbage in unassigned rows. The first layer trains, the second decodes a token at a time.
 
 # %% active="ipynb"
 # from puzzles import checked
 #
 #
 # def milliseconds(fn, *shapes, repeats=10):
-#     """Of a run on the device; operands are ones, for time depends on shapes and sizes alone."""
+#     """Return the time of a run on the device. Operands are ones: time depends only on shapes and sizes."""
 #     import time
 #
 #     *data, sizes = shapes
@@ -280,8 +280,8 @@ PUZZLE = Puzzle(
         dict(M=100, K=128, N=200, E=144, dtype="bfloat16"),
     ],
     hints=[
-        "What may be taken out of a sum is taken out once, when the sum is done. Whose scales "
-        "does a visit need, and of which columns?",
+        "A factor that does not depend on k can be multiplied once, when the sum is complete. "
+        "Whose scales does a visit need, and of which columns?",
         "`x.astype(jnp.bfloat16)` works on a block of int8. A block of `scales` has the "
         "expert's axis squeezed, the one row, and the columns of the output's block; (1, bn) "
         "broadcasts along the rows of a sum.",
@@ -289,8 +289,9 @@ PUZZLE = Puzzle(
         "`jnp.where` between that and the others, a cast, one store. The BlockSpec: `None`, 1, "
         "bn; group of the visit, 0, j.",
     ],
-    explain="""One byte a weight crosses from HBM to VMEM, and only there it becomes a float. The scales do not depend on k, so they
-    can leave the sum: the reference multiplies one block of sums by them instead of every block of weights.""",
+    explain="""One byte per weight crosses from HBM to VMEM, and only there it becomes a float.
+    The scales do not depend on k, so they can leave the sum: the reference multiplies one block
+    of sums by them instead of every block of weights.""",
     waivers={"signed": "a scale is a positive number: signs are the integers' matter"},
     scale=scale,
     par=grouped_matmul.par,

@@ -1,4 +1,4 @@
-"""Rung 4: a flat list of visits."""
+"""Puzzle 4: a flat list of visits."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +10,8 @@ from puzzles import find
 # ## tile_metadata: a list of visits
 #
 # A grid of tiles and groups would visit every tile for every group, mostly for nothing. So put the
-# visits that have rows into a **flat list**, and let the grid count through it. Two arrays say what
-# step `t` does:
+# visits that have rows into a **flat list**, and let the grid count through it. Two arrays describe the work
+# of step `t`:
 #
 # ```text
 # group_sizes = [100, 0, 156, 200, 56], bm = 128, M = 512
@@ -23,12 +23,12 @@ from puzzles import find
 #                tile 0, twice   tile 3, twice          num_steps = 6
 # ```
 #
-# * Visits to a shared tile come **one right after another**, and must: an output block may be
+# * Visits to a shared tile must come **one right after another**: an output block may be
 #   revisited in consecutive steps only.
 # * Empty groups are not in the list. Nor are tiles without rows, if the sizes add up to less than `M`.
 # * Under `jit` a shape cannot depend on data, so the arrays are as long as the worst case:
 #   **`M // bm + E - 1`**. (Each tile once; and each group but the first may begin inside a tile.)
-#   `num_steps`, an int32 scalar, says how many count. The rest must be legal only: a group below `E`,
+#   `num_steps`, an int32 scalar, says how many entries count. The rest only has to be legal: a group below `E`,
 #   a tile below `M // bm`.
 #
 # Here `bm` divides `M`, and at least one group has rows. At which step do each group's visits begin?
@@ -77,10 +77,10 @@ def tile_metadata(
 
 
 # %% [markdown]
-# This is the list that JAX's own grouped matmul goes through, `gmm` of
-# [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox): visit by
-# visit the same, which a test of this project shows on 300 random sizes. Try some of your own: the
-# reference runs all of them on one compiled program.
+# This is the list of JAX's own grouped matmul, `gmm` of
+# [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox), visit by
+# visit; a test of this project compares the two on 300 random sizes. Try some sizes of your own: the
+# reference runs all of them with one compiled program.
 
 # %% active="ipynb"
 # visits = jax.jit(find("tile_metadata").solution, static_argnums=(1, 2))
@@ -166,19 +166,19 @@ PUZZLE = Puzzle(
         dict(M=2**24 + 2**17, bm=2**16, sizes=(100, 2**24 + 2**16 - 101, 2**16 + 1)),  # beyond f32
     ],
     hints=[
-        "Running sums of the counts say at which step each group's visits end. Step t belongs "
-        "to the first group whose visits have not ended by then.",
+        "Running sums of the counts give the step at which each group's visits end. Step t "
+        "belongs to the first group whose visits have not ended by then.",
         "`jnp.searchsorted(sorted, values, side=...)` finds it for all steps at once; so does "
         "`jnp.repeat` with its `total_repeat_length`. An array of group ids is an index: "
-        "`offsets[group_ids]` has one entry a step.",
-        "The visits' ends from the counts; the numbers of all steps, held at the last one that "
-        "counts; the group of each step; how many steps ago that group began; the tile of the "
-        "group's first row, plus that many.",
+        "`offsets[group_ids]` has one entry per step.",
+        "Compute the visits' ends from the counts; the numbers of all steps, clamped to the "
+        "last one that counts; the group of each step; how many steps ago that group began; the "
+        "tile of the group's first row, plus that many.",
     ],
-    explain="""In the reference two CSR structures meet: offsets in rows say where a group begins, running sums of tile
-    counts at which step its visits begin. The difference between a step and that beginning is how many tiles
-    the visit lies beyond the group's first one. Shapes depend on M, bm and E alone, so one compiled program
-    serves all sizes.""",
+    explain="""In the reference two CSR structures meet: offsets in rows give the row at which a
+    group begins, running sums of tile counts give the step at which its visits begin. A step
+    minus that beginning is the number of tiles between the visit and the group's first tile.
+    Shapes depend on M, bm and E alone, so one compiled program works for all sizes.""",
     kernel=False,
     jit=True,
     fresh=fresh,

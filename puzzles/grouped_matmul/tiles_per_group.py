@@ -1,4 +1,4 @@
-"""Rung 3: how many row tiles each group touches."""
+"""Puzzle 3: how many row tiles each group touches."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,9 +7,9 @@ from jaxtyping import Array, Int
 from puzzles import find
 
 # %% [markdown]
-# ## tiles_per_group: who touches what
+# ## tiles_per_group: which tiles a group touches
 #
-# A matmul kernel cuts its rows into tiles of `bm`, and the tiles do not ask where groups begin. Here is
+# A matmul kernel cuts its rows into tiles of `bm`, wherever groups begin. Here is
 # the example again, with `bm` = 128:
 #
 # ```text
@@ -26,8 +26,8 @@ from puzzles import find
 # touches for 4 tiles.
 #
 # How many tiles does a group touch? **Not** its size divided by `bm`, rounded up: 60 rows fit into
-# one tile, but from row 100 on they touch two. And a group without rows touches nothing, wherever it
-# lies: group 1 starts and ends at row 100, in the middle of tile 0.
+# one tile, but if they start at row 100 they touch two. And a group without rows touches nothing, even
+# in the middle of a tile: group 1 starts and ends at row 100, inside tile 0.
 #
 # Compute all counts at once, as int32, under `jit`. The first two lines are given.
 
@@ -78,15 +78,15 @@ PUZZLE = Puzzle(
         dict(bm=256, sizes=(4097, 0, 16_775_167, 2047, 2, 3, 40_000)),
     ],
     hints=[
-        "Which tile holds a group's first row, and which its last one? What do these two say "
-        "about a group without rows?",
+        "Which tile holds a group's first row, and which its last row? What do these two tiles "
+        "look like for a group without rows?",
         "Integer division finds the tile of a row. The last row is the one before `ends`. "
         "`jnp.where(condition, a, b)` chooses element by element.",
         "Three lines: the tile of the first row; the tile of the last row; the count between "
-        "them, both included, and zero where the size is zero.",
+        "them, both included, and zero if the size is zero.",
     ],
-    explain="""A group touches all tiles from the one with its first row to the one with its last row. A group
-    without rows has neither: the reference treats it as an exception.""",
+    explain="""A group touches all tiles from the one with its first row to the one with its
+    last row. A group without rows has neither: the reference treats it as an exception.""",
     kernel=False,
     jit=True,
     fresh=fresh,

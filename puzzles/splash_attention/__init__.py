@@ -32,35 +32,35 @@ RUNGS = (
 )
 
 INTRO = """
-Attention over long sequences is a matrix multiplication, a softmax and another matrix
-multiplication whose intermediate result is too large to keep. This ladder climbs from a stable
-softmax to kernels that never materialise the scores, and neither compute nor fetch the blocks
-that a mask hides whole. Near its top a kernel of your own stands beside SplashAttention, which JAX ships for TPUs: its forward pass, with the same
-numbers for all rows that see anything, and no more tiles. At the top stand its gradients.
+Attention is a matrix multiplication, a softmax and another matrix multiplication. For long sequences, the
+intermediate result is too large to keep. This ladder climbs from a stable
+softmax to kernels that never materialise the scores, and that neither compute nor fetch the blocks
+that a mask hides entirely. Near the top you compare your own kernel with SplashAttention, which JAX ships for
+TPUs: the same numbers for every row that attends to anything, and no more tiles. The last part adds the gradients.
 
-It builds on `basics.ipynb`: Refs, grids, index maps, scratch and `pl.when` are taken as known.
-Here, too, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU.
+It builds on `basics.ipynb`: you should know Refs, grids, index maps, scratch and `pl.when`.
+As there, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU.
 """
 
 PARTS = {
     "attention": """## Part I: flash
 
-A softmax seems to need a whole row before its first weight. You take it apart until it works block by block, with three
-things that stay in VMEM: a maximum, a sum and an accumulator. One kernel body grows from one block of queries to many
-heads.""",
+A softmax seems to need the whole row before it can give the first weight. You take it apart until it works block by block,
+with three things that stay in VMEM: a maximum, a sum and an accumulator. One kernel body grows from one block of queries
+to many heads.""",
     "causal_attention": """## Part II: masks
 
-A mask says which scores count. A kernel that only obeys it wastes half of its work under a causal mask; one that
-reads it block by block can leave out what is masked whole, arithmetic and traffic. Masks by position, by distance and by document, and a
-cap on the scores, are a line or two each.""",
+A mask says which scores count. A kernel that only applies a causal mask wastes half of its work. A kernel that looks at
+the mask block by block can leave out the blocks that are hidden entirely: first their arithmetic, then their traffic.
+Masks by position, by distance and by document, and a cap on the scores, take a line or two each.""",
     "classify_blocks": """## Part III: splash
 
-Every mask so far cost you a kernel. Now the mask becomes data: a table of blocks, then a list of the tiles that have work; and
-one kernel walks it, for any mask. At the end it stands beside JAX's own SplashAttention: the same numbers, and no
-more steps or dots.""",
+Every mask so far cost you a kernel. Now the mask becomes data: first a table of blocks, then a list of the tiles that have
+work. One kernel walks this list, for any mask. At the end you compare it with JAX's own SplashAttention: the same numbers, and
+no more steps or dots.""",
     "attention_lse": """## Part IV: training
 
-JAX cannot run a `pallas_call` backwards, so `jax.grad` of the summit raises. You write it: two kernels walk the
-list again, by rows for q, by columns for k and v, with no more steps or dots than JAX's two backward kernels.
-The forward pass keeps one number a row for them, which also joins attention that was cut in pieces.""",
+JAX cannot run a `pallas_call` backwards, so `jax.grad` of `splash_multi_head` raises an error. You write the backward pass: two kernels
+walk the list again, by rows for q, by columns for k and v, with no more steps or dots than JAX's two backward kernels.
+The forward pass keeps one number per row for them. The same number also lets you merge attention that was computed in pieces.""",
 }

@@ -1,4 +1,4 @@
-"""Rung 14: the blocks that have work, as one flat list."""
+"""Puzzle 14: the blocks that have work, as one flat list."""
 
 import numpy as np
 from jaxtyping import Int
@@ -6,8 +6,8 @@ from jaxtyping import Int
 # %% [markdown]
 # ## active_tiles: the grid becomes a list
 #
-# The arithmetic is skipped, and fetches can be. The steps are still there: T = S = 131,072 in blocks
-# of 512 makes 65,536 steps a head, also for a narrow window that needs a few hundred.
+# You skip arithmetic, and can skip fetches. The steps remain: T = S = 131,072 in blocks
+# of 512 makes 65,536 steps per head, even for a narrow window that needs a few hundred.
 #
 # ```text
 #   the table        padded rows        flat list
@@ -19,16 +19,16 @@ from jaxtyping import Int
 #    3  · · ■ ◩      3:  ■ ◩ -
 # ```
 #
-# So the grid gets **one axis**, a step for each tile, row by row. A kernel without `i` and `j` has to be told: is this tile
+# So the grid gets **one axis**, a step for each tile, row by row. A kernel without `i` and `j` has to look up: is this tile
 # the **first** of its row (start m, l, acc), is it the **last** (store), and what **kind** is it? SMEM has 1 MiB (TPU v4 and
 # newer) for all the lists, so the answers share one number: **`flags = kind + 4 · first + 8 · last`**.
 #
-# A row without tiles is a trap: without a visit nobody writes its output. It gets a **dead visit**: kind 0, first and last, any column.
+# A row without tiles is a trap: without a visit, its output is never written. It gets a **dead visit**: kind 0, first and last, any column.
 #
 # ![A table of blocks with an empty row takes 20 steps as a dense grid, 15 with its rows padded to the widest, and 9 as a list, one of them a dead visit.](diagrams/splash_attention/active_tiles.svg)
 #
-# Return `(rows, cols, masks, flags)`, four int32 arrays of one length, columns ascending in each row. `masks` holds the
-# number of the tile's pattern. A tile that is not partial uses none, but the index map fetches what you
+# Return `(rows, cols, masks, flags)`, four int32 arrays of the same length, columns ascending in each row. `masks` holds the
+# number of the tile's pattern. A tile that is not partial uses no pattern, but the index map fetches whichever you
 # name. Which costs no fetch?
 #
 # <details><summary>More: padded rows</summary>
@@ -43,7 +43,7 @@ from jaxtyping import Int
 def active_tiles_spec(
     block_mask: Int[np.ndarray, "I J"], mask_index: Int[np.ndarray, "I J"], tiles: tuple
 ) -> bool:
-    """What a good answer satisfies: a kernel that follows it does all the work, row after row."""
+    """Accept a list that leads a kernel through all the work, row after row."""
     todo, finished, row, cols = block_mask.copy(), [], None, []
     for r, c, mask, flags in zip(*tiles, strict=True):
         kind = flags & 3
@@ -83,10 +83,10 @@ def active_tiles(
 
 
 # %% [markdown]
-# What is the list worth? Steps a head, for 4096 tokens in blocks of 128. The last mask is causal within a window
-# of 512, but 16 of its rows may look at everything before them: one wide row of blocks makes the padded
-# grid wide everywhere. (JAX's kernel shrinks its grid only where all heads have the same mask. The list does not care.
-# [tokamax](https://github.com/openxla/tokamax), OpenXLA's newer library, has an experimental kernel that walks a list, too, as of 2026.)
+# What is the list worth? The table shows the steps per head, for 4096 tokens in blocks of 128. The last mask is causal within a window
+# of 512, but 16 of its rows may attend to everything before them: one wide row of blocks makes the padded
+# grid wide everywhere. (JAX's kernel shrinks its grid only if all heads have the same mask. A list works for any masks.
+# [tokamax](https://github.com/openxla/tokamax), OpenXLA's newer library, also has an experimental kernel that walks a list, as of 2026.)
 
 # %% active="ipynb"
 # t, s = np.arange(4096)[:, None], np.arange(4096)[None, :]
@@ -102,7 +102,7 @@ def active_tiles(
 # for name, mask in masks.items():
 #     block_mask, mask_index, _ = find("classify_blocks").solution(mask, 128, 128)
 #     rows, *_ = find("active_tiles").solution(block_mask, mask_index)
-#     widest = (block_mask > 0).sum(axis=1).max()  # what JAX's kernel pads all rows to
+#     widest = (block_mask > 0).sum(axis=1).max()  # JAX's kernel pads all rows to this
 #     print(f"{name:33}{block_mask.size:7}{len(block_mask) * widest:9}{len(rows):7}")
 
 # %% tags=["author"]
@@ -240,19 +240,19 @@ PUZZLE = Puzzle(
     fresh=fresh,
     hints=[
         "Which blocks are visited? Those with work, and one for every row that has none. Once "
-        "you have the list, a tile is the first of its row if the entry before it names "
-        "another row. Which tile has no entry before it?",
-        "`np.nonzero` of a 2-D array gives rows and columns, in just the order that is wanted, "
-        "as int64. A table indexed with two lists, `table[rows, cols]`, gives a list. "
-        "`rows[1:] != rows[:-1]` compares neighbours; `.astype(np.int32)` at the end.",
-        "A boolean table of visits, with one more entry in each row that would have none; "
-        "nonzero; kinds and patterns looked up at rows and cols; first and last from the "
-        "comparison of neighbours, with True put before it or after it; the sum of kind, 4 · "
-        "first and 8 · last.",
+        "you have the list, a tile is the first of its row if the entry before it names another "
+        "row. Which tile has no entry before it?",
+        "`np.nonzero` of a 2-D array gives rows and columns, already in the right order, as "
+        "int64. A table indexed with two lists, `table[rows, cols]`, gives a list. `rows[1:] != "
+        "rows[:-1]` compares neighbours; `.astype(np.int32)` at the end.",
+        "Make a boolean table of visits, with one more entry in each row that would have none. "
+        "Take its nonzero places. Look up kinds and patterns at rows and cols. First and last "
+        "follow from the comparison of neighbours, with True put before it or after it. The "
+        "flags are the sum of kind, 4 · first and 8 · last.",
     ],
-    explain="""Steps now follow the work, not the box around it: a row takes as many as it has tiles,
-    and at least one, so that its output is written. Where a tile needs no pattern, naming the one before it
-    again costs no fetch: the trick of causal_prefetch, in a list.""",
+    explain="""Steps now follow the work, not the box around it: a row takes as many steps as it
+    has tiles, and at least one, so that its output is written. If a tile needs no pattern,
+    naming the pattern before it again costs no fetch: the trick of causal_prefetch, in a list.""",
     kernel=False,
     accepts=accepts,
 )

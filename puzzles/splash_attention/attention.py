@@ -1,4 +1,4 @@
-"""Rung 1: attention in plain JAX, without overflow."""
+"""Puzzle 1: attention in plain JAX, without overflow."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +7,8 @@ from jaxtyping import Array, Float
 # %% [markdown]
 # ## attention: a softmax that does not overflow
 #
-# A query `q[t]` asks every key `k[s]` how well they match, and gets back a mean of the values `v[s]`,
-# weighted by the exponentials of the answers ([Vaswani et al., 2017](https://arxiv.org/abs/1706.03762)):
+# Each query `q[t]` is compared with every key `k[s]`. Its output is the mean of the values `v[s]`, weighted by the
+# exponentials of the scores ([Vaswani et al., 2017](https://arxiv.org/abs/1706.03762)):
 #
 # $$s_{ts} = \frac{q_t \cdot k_s}{\sqrt H} \qquad\qquad
 #   o_t = \frac{\sum_s e^{s_{ts}} \, v_s}{\sum_s e^{s_{ts}}}$$
@@ -21,17 +21,17 @@ from jaxtyping import Array, Float
 #        │         │ ÷ sum  │         │ │   │ S   └───┘
 #        └─────────┘        └─────────┘ └───┘
 #
-#   1/√H gives the scores of standard normal vectors variance 1, whatever H is
+#   1/√H: scores of standard normal vectors have variance 1, for any H
 # ```
 #
 # The spec is this definition, one query at a time, in float64. There `exp` overflows above a score of 709.
-# **f32 overflows above 88**, scores do grow large in training
-# ([ViT-22B](https://arxiv.org/abs/2302.05442) normalises queries and keys to keep them small), and TPU kernels have no f64.
+# TPU kernels have no f64, and **f32 overflows above 88**. Scores do grow that large in training:
+# [ViT-22B](https://arxiv.org/abs/2302.05442) normalises queries and keys to keep them small.
 #
-# The way out: add one number `c` to all scores of a row. Numerator and denominator are both multiplied by $e^c$, and the
-# output stays. Which `c`, row by row, makes overflow impossible, and keeps the denominator away from zero?
+# The way out: add the same number `c` to all scores of a row. Numerator and denominator are both multiplied by $e^c$, so the
+# output does not change. Which `c`, row by row, makes overflow impossible and keeps the denominator away from zero?
 #
-# Write it in plain JAX, in f32, all queries at once. `jax.nn.softmax` would do it in one line; spell it out.
+# Write it in plain JAX, in f32, for all queries at once. `jax.nn.softmax` would do it in one line; spell it out.
 
 
 # %%
@@ -109,14 +109,14 @@ PUZZLE = Puzzle(
     hints=[
         "Shift every row of scores so that its largest becomes 0. Then all exponentials lie "
         "between 0 and 1, and one of them is 1.",
-        "`jnp.max` and `jnp.sum` take `axis=1, keepdims=True`: one number for each row, as a "
-        "column that broadcasts against the scores. `q.shape[1]` is H.",
+        "`jnp.max` and `jnp.sum` take `axis=1, keepdims=True`: one number per row, as a column "
+        "that broadcasts against the scores. `q.shape[1]` is H.",
         "Three lines: the scaled scores (T, S); the exponentials of the shifted scores; their "
         "product with `v`, divided by their sum over each row.",
     ],
-    explain="""Subtracting a row's maximum changes numerator and denominator by the same factor, so
-    the result stays and nothing overflows. The largest exponential of a row is then 1: the denominator is
-    never 0.""",
+    explain="""Subtracting a row's maximum multiplies numerator and denominator by the same
+    factor, so the result does not change and nothing overflows. The largest exponential of a
+    row is then 1, so the denominator is never 0.""",
     kernel=False,
     jit=True,
 )

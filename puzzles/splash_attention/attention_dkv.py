@@ -1,4 +1,4 @@
-"""Rung 21: the gradients of keys and values, column by column."""
+"""Puzzle 21: the gradients of keys and values, column by column."""
 
 import functools
 
@@ -14,7 +14,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## attention_dkv: the same list, by columns
 #
-# A key takes part in many rows, and its gradient sums over them:
+# A key takes part in many rows, and its gradient is a sum over them:
 #
 # ```text
 # dv = pᵀ·do            dk = dsᵀ·q / √H            both sum over queries
@@ -24,7 +24,7 @@ from puzzles import INTERPRET
 # q₀ ■  ·  ·     cols  0  0  1  1       rows  0  1  1  2  ·
 # q₁ ■  ◣  ·     flags 14 6  9  13      flags 6  10 5  9  12
 # q₂ ·  ◣  ·
-#                                       12: dead, k₂ is seen by nobody
+#                                       12: dead, no query attends to k₂
 # ```
 #
 # An output block stays in VMEM only while its visits follow each other.
@@ -51,7 +51,7 @@ def attention_dkv_spec(
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title What the spec calls: dense attention, and the mask that a list stands for
+# @title Functions that the spec calls: dense attention, and the dense mask of a list
 def dense_attention(q, k, v, seen, soft_cap=None):
     q32, k32, v32 = (x.astype(jnp.float32) for x in (q, k, v))
     k32, v32 = (jnp.repeat(x, len(q) // len(k), axis=0) for x in (k32, v32))
@@ -76,13 +76,13 @@ def dense_mask(tiles, partial_masks, T, S, segment_ids=None, rule=None):
 
 
 # %% [markdown]
-# So `by_columns` orders the visits anew: 4 and 8 mark the first and the last of a *column*. A column that nobody sees gets a
+# So `by_columns` reorders the visits: 4 and 8 mark the first and the last of a *column*. A column that no query attends to gets a
 # dead visit, which writes zeros.
 
 
 # %%
 def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """`index`, but where it is not used, the next entry that is; at the end, the last one."""
+    """Return `index` with each unused entry replaced by the next used entry (or the last)."""
     where = np.flatnonzero(used)
     if len(where) == 0:
         return index
@@ -91,7 +91,7 @@ def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
 
 
 def by_columns(tiles, N, K, R, J):
-    """The visits of a row list (R rows of tiles a head, J columns), ordered by key head and column.
+    """Return a list by key head and column, from a list by rows (R per head) with J columns.
 
     Rows are counted through the query heads in the list, columns through its key heads.
     """
@@ -111,7 +111,7 @@ def by_columns(tiles, N, K, R, J):
 
 
 # %% [markdown]
-# **Grouped queries**: where heads share a mask, the grid's last axis, `g`, repeats each visit for every query head of the
+# **Grouped queries**: if heads share a mask, the grid's last axis, `g`, repeats each visit for every query head of the
 # group.
 
 
@@ -172,7 +172,7 @@ def attention_dkv(
         q_ids, kv_ids = segment_ids[0].reshape(1, T), segment_ids[1].reshape(1, S)
     needs_patterns = rule is None and (flags & 3 == 1).any()
     assert not needs_patterns or len(partial_masks), "partial tiles need a rule, or patterns"
-    patterns = np.swapaxes(partial_masks, 1, 2) if needs_patterns else None  # turned over, too
+    patterns = np.swapaxes(partial_masks, 1, 2) if needs_patterns else None  # transposed, too
     operands = (q, k, v, do, lse, delta, patterns, q_ids, kv_ids)
     dk, dv = pl.pallas_call(
         functools.partial(attention_dkv_kernel, soft_cap=soft_cap, rule=rule),
@@ -199,14 +199,14 @@ def attention_dkv(
 
 
 # %% [markdown]
-# **A tile is turned over**: `k·qᵀ` has keys down and queries along the lanes. So `lse` and `delta` are used as they lie in HBM,
-# as rows, and `p` and `ds` are transposed already. JAX's kernel does the same.
+# **A tile is transposed**: `k·qᵀ` has keys along the rows and queries along the lanes. So `lse` and `delta` are used as they are in HBM,
+# as rows, and `p` and `ds` are already transposed. JAX's kernel does the same.
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title p and ds of a tile (spoils attention_dq)
+# @title p and ds of a tile (contains the answer to attention_dq)
 def weights(q, k, v, do, lse, delta, seen, soft_cap):
-    """p and ds of a tile, turned over: (bk, bq), so that lse and delta are rows."""
+    """Return p and ds of a tile, transposed to (bk, bq), so that lse and delta are rows."""
     contract = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
     s = q.shape[-1] ** -0.5 * contract(k, q, (((1,), (1,)), ((), ())))
     slope = 1.0
@@ -220,7 +220,7 @@ def weights(q, k, v, do, lse, delta, seen, soft_cap):
 
 # %% [markdown]
 # Fill in the start, the two sums and the stores. `opens` and `closes` mark a column's first and last step. `p` and `ds` are given,
-# (bk, bq) and in f32, without the last 1/√H. Dots take `q`'s dtype, and give f32.
+# (bk, bq) and in f32, without the last 1/√H. Dots take `q`'s dtype, and return f32.
 
 
 # %%
@@ -348,14 +348,14 @@ PUZZLE = Puzzle(
     hints=[
         "A key's gradient is a sum over queries, tile after tile. Where does a column begin, "
         "what does each tile add, and what is still to do when the column ends?",
-        "The tile lies turned over, so queries are the last axis of `p` and `ds`, and the "
-        "first of `do` and `q`: `jnp.dot`. `.astype` before a dot, "
-        "`preferred_element_type=jnp.float32` in it, and `.astype` with the output's dtype at "
-        "the store.",
-        "Start: both accumulators are zeros. A tile: dv's grows by a dot of p and do, dk's by "
-        "a dot of ds and q. End: two stores, one of them scaled.",
+        "The tile is transposed, so queries are the last axis of `p` and `ds`, and the first of "
+        "`do` and `q`: `jnp.dot`. `.astype` before a dot, `preferred_element_type=jnp.float32` "
+        "in it, and `.astype` with the output's dtype at the store.",
+        "Start: both accumulators are zeros. A tile: dv's accumulator grows by a dot of p and "
+        "do, dk's by a dot of ds and q. End: two stores, one of them scaled.",
     ],
-    explain="""An output that many steps add to wants these steps side by side: dq wants rows, dk and dv want columns, so
-    they are two launches over two orders of one list. s is computed again in each. That costs dots, and saves T × S numbers in HBM.""",
+    explain="""If many steps add to one output, these steps have to be consecutive. dq needs the
+    order by rows, dk and dv the order by columns, so they are two launches over two orders of
+    one list. s is computed again in each. That costs dots, and saves T × S numbers in HBM.""",
     audit=audit,
 )

@@ -1,4 +1,4 @@
-"""Rung 20: the gradient of the queries, row by row."""
+"""Puzzle 20: the gradient of the queries, row by row."""
 
 import functools
 
@@ -14,7 +14,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## attention_dq: the weights again, and their gradient
 #
-# With `lse` each weight comes back in any tile: `exp(s - lse)` is divided already. `do` is the gradient at the result, and three
+# `lse` gives each weight back in any tile: `exp(s - lse)` is already normalised. `do` is the gradient of the result, and three
 # lines lead from it to the queries:
 #
 # ```text
@@ -31,9 +31,9 @@ from puzzles import INTERPRET
 #                    k v      k v      k v
 # ```
 #
-# Why `delta`? A row's weights sum to 1: where one grows, the others shrink. So each `dp` counts from the row's mean of `dp`,
+# Why `delta`? A row's weights sum to 1: if one grows, the others shrink. So `dp` counts only relative to the row's mean of `dp`,
 # weighted by `p`. A tile has only a few keys of a row. But the sum of p·(do·v) is do·(sum of p·v), which is do·o:
-# one number a row, known before the launch.
+# one number per row, known before the launch.
 # %%
 from puzzles.splash_attention.computed_masks import Rule
 
@@ -57,7 +57,7 @@ def attention_dq_spec(
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title What the spec calls: dense attention, and the mask that a list stands for
+# @title Functions that the spec calls: dense attention, and the dense mask of a list
 def dense_attention(q, k, v, seen, soft_cap=None):
     q32, k32, v32 = (x.astype(jnp.float32) for x in (q, k, v))
     k32, v32 = (jnp.repeat(x, len(q) // len(k), axis=0) for x in (k32, v32))
@@ -82,13 +82,13 @@ def dense_mask(tiles, partial_masks, T, S, segment_ids=None, rule=None):
 
 
 # %% [markdown]
-# The launch has the summit's grid, and cuts `do` as `q`. `lse` and `delta` lie in HBM as rows, since a column would take 128
-# lanes a number.
+# The launch has the grid of `splash_multi_head`, and cuts `do` like `q`. `lse` and `delta` are rows in HBM, since a column would take 128
+# lanes per number.
 
 
 # %%
 def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """`index`, but where it is not used, the next entry that is; at the end, the last one."""
+    """Return `index` with each unused entry replaced by the next used entry (or the last)."""
     where = np.flatnonzero(used)
     if len(where) == 0:
         return index
@@ -167,8 +167,8 @@ def attention_dq(
 
 # %% [markdown]
 # Fill in `slope`, the derivative of the cap, and the work of a tile. `s` is scaled, capped and in f32; `seen` says which scores count;
-# `lse` and `delta` are columns, (bq, 1). In a row that sees nothing `lse` is -inf, and dq is zeros. Dots take the arrays' own
-# dtype, and give f32.
+# `lse` and `delta` are columns, (bq, 1). In a row that attends to nothing `lse` is -inf, and dq is zeros. Dots take the arrays' own
+# dtype, and return f32.
 
 
 # %%
@@ -426,15 +426,17 @@ PUZZLE = Puzzle(
     hints=[
         "Follow the right column of the drawing line by line: the weights of this tile, the "
         "gradient that reaches them, the gradient that reaches the scores, and from there back "
-        "through the product with k. What must a hidden weight be?",
+        "through the product with k. What must a masked weight be?",
         "`lse` and `delta` are columns, (bq, 1), and broadcast. `jnp.where` drops what is "
-        "hidden, even where an exponential is infinite. `jax.lax.dot_general` contracts the "
-        "last axes of `do` and `v`; `.astype` before the dot that takes ds.",
-        "The slope is 1 where the score is 0, and 0 where `bent` is ±1. Then five lines: p is "
-        "an exponential where seen and 0 elsewhere; dp a dot; ds a product of three factors, "
-        "one of them a difference; dq a dot of ds; and acc grows by that times the scale.",
+        "masked, even if its exponential is infinite. `jax.lax.dot_general` contracts the last "
+        "axes of `do` and `v`; `.astype` before the dot that takes ds.",
+        "The slope is 1 at score 0, and 0 where `bent` is ±1. Then five lines: p is an "
+        "exponential where `seen` is True and 0 elsewhere; dp is a dot; ds is a product of "
+        "three factors, one of them a difference; dq is a dot with ds; and acc grows by dq "
+        "times the scale.",
     ],
-    explain="""With lse a weight needs neither maximum nor sum, so tiles no longer depend on each other: there is no alpha here, and
-    acc only adds. delta is a row's mean of dp, and o knows it. 1/√H comes twice: in s, and on the way back from s to q.""",
+    explain="""With lse a weight needs neither maximum nor sum, so tiles no longer depend on
+    each other: there is no alpha here, and acc only adds. delta is a row's mean of dp, and it
+    follows from o. 1/√H appears twice: in s, and on the way back from s to q.""",
     audit=audit,
 )

@@ -1,4 +1,4 @@
-"""Rung 18: what the forward pass keeps for the backward pass."""
+"""Puzzle 18: what the forward pass keeps for the backward pass."""
 
 import jax
 import jax.numpy as jnp
@@ -10,15 +10,15 @@ from jaxtyping import Array, Bool, Float
 from puzzles import INTERPRET, find
 
 # %% [markdown]
-# ## attention_lse: one number a row
+# ## attention_lse: one number per row
 #
-# A gradient needs the weights again. Nobody has stored them: for 32,768 queries and keys they take 4 GiB a head. The backward pass
-# computes them anew, tile by tile, and has to know of the row's softmax its maximum m and its sum l. Two numbers a row, or is one
+# A gradient needs the weights again. They were never stored: for 32,768 queries and keys they take 4 GiB per head. The backward pass
+# computes them again, tile by tile, from the maximum m and the sum l of each row's softmax. Two numbers per row; or is one
 # enough?
 #
 # $$\frac{e^{s_{ts} - m_t}}{l_t} = e^{s_{ts} - \text{lse}_t} \qquad\qquad \text{lse}_t = \log \sum_s e^{s_{ts}}$$
 #
-# This number is the row's **logsumexp**. With it, a weight is one exponential of one score, in whatever tile you stand:
+# This number is the row's **logsumexp**. With it, a weight is one exponential of one score, in any tile:
 #
 # ```text
 #   forward                               backward, in any tile
@@ -27,14 +27,14 @@ from puzzles import INTERPRET, find
 #           ──→ lse  (T, 1) ─── kept ──────────────────→ exp(s - lse) = p
 # ```
 #
-# How does it follow from m and l? The sum itself may overflow. And what is it in a row that sees nothing, where the sum
+# How does it follow from m and l? The sum itself may overflow. And what is it for a row that attends to nothing, whose sum
 # has no terms?
 #
-# The kernel is that of `splash_attention`, with values of a width Hv of their own. Fill in what the last visit of a row
+# The kernel is `splash_attention`'s, with values of their own width, Hv. Fill in what the last visit of a row
 # stores, and the launch's second output.
 
 # %%
-Tiles = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # as active_tiles gives them
+Tiles = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # as returned by active_tiles
 
 
 def attention_lse_spec(
@@ -147,15 +147,15 @@ def attention_lse(
 
 
 # %% [markdown]
-# Is one number a row really all? Below are the weights again, from q, k and the reference's lse: no maximum, no sum, and
-# rows that see nothing give no weights. JAX's kernel writes the same number in 128 copies, one a lane, and XLA keeps one of them:
-# (heads, T), 4 bytes a row. Yours is a column: as the output of a kernel it lies 128 lanes wide in HBM, too. The
+# Is one number per row really enough? The next cell computes the weights again, from q, k and the reference's lse, without a maximum or a sum.
+# Rows that attend to nothing have no weights. JAX's kernel writes the same number in 128 copies, one per lane, and XLA keeps one of them:
+# (heads, T), 4 bytes per row. Yours is a column. As the output of a kernel it is also 128 lanes wide in HBM. The
 # backward pass gets it as a row.
 
 # %% active="ipynb"
 # T, H = 512, 64
 # t, s = np.indices((T, T))
-# mask = (s <= t) & (t - s < 200) & (t >= 100)  # the first rows see nothing
+# mask = (s <= t) & (t - s < 200) & (t >= 100)  # the first rows attend to nothing
 # block_mask, mask_index, patterns = find("classify_blocks").solution(mask, 128, 128)
 # tiles = find("active_tiles").solution(block_mask, mask_index)
 # q, k, v = np.random.default_rng(0).normal(size=(3, T, H)).astype(np.float32)
@@ -240,15 +240,16 @@ PUZZLE = Puzzle(
     tolerance=2e-4,
     waivers={"finite": "the lse of a row that sees nothing is minus infinity, and nothing else is"},
     hints=[
-        "l is a sum of exponentials that were all divided by $e^m$. Multiply it back, and take "
-        "the logarithm of the product, on paper. A product's logarithm is a sum.",
+        "l is a sum of exponentials that were all divided by $e^m$. On paper, multiply by $e^m$ "
+        "again and take the logarithm. A product's logarithm is a sum.",
         "`jnp.log` of a (bq, 1) block works in a kernel, and of 0 it is -inf. The output o is "
-        "guarded against a sum of 0; does lse have to be? A second output is a second entry in "
-        "`out_specs` and in `out_shape`: a row of tiles has bq numbers, in a column, as m and "
-        "l have.",
+        "guarded against a sum of 0; does lse need a guard? A second output is a second entry "
+        "in `out_specs` and in `out_shape`: a row of tiles has bq numbers, in a column, like m "
+        "and l.",
         "One line stores the maximum plus a logarithm. The spec has a block of one column that "
-        "goes by row, as that of o does. The shape has one f32 column for all T rows.",
+        "goes by row, like that of o. The shape has one f32 column for all T rows.",
     ],
-    explain="""exp(s - m) / l is exp(s - m - log l), so m + log l says all that both say. A row that sees nothing has
-    l = 0, and the logarithm of 0 is -inf, which is the right answer: no term, no sum.""",
+    explain="""exp(s - m) / l is exp(s - m - log l), so m + log l replaces both m and l. A row
+    that attends to nothing has l = 0, and the logarithm of 0 is -inf, which is the right
+    answer: the sum has no terms.""",
 )

@@ -1,4 +1,4 @@
-"""Rung 4: one block of queries against all keys and values."""
+"""Puzzle 4: one block of queries against all keys and values."""
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +16,17 @@ from puzzles import INTERPRET, find
 # $$o = \frac{\sum_s e^{x_s - m} \, v_s}{\sum_s e^{x_s - m}} = \frac{\text{acc}}{l}$$
 #
 # `l` you can keep up to date. `acc` is a row of `H` such sums, one for each column of `v`, and a new maximum makes it wrong by the
-# same factor. This leads from online softmax to [FlashAttention](https://arxiv.org/abs/2205.14135)'s forward pass: **whatever was
-# summed with the old maximum is corrected by the same `alpha`**.
+# same factor. This leads from online softmax to [FlashAttention](https://arxiv.org/abs/2205.14135)'s forward pass: **the same `alpha`
+# corrects every sum that was made with the old maximum**.
 #
 # ```text
 #                     j = 0          j = 1          j = 2
 #  q (bq, H) ──┬──→ ┌────────┐ ──→ ┌────────┐ ──→ ┌────────┐
 #   (stays)    │    │ s   p  │     │ s   p  │     │ s   p  │    o = acc / l
 #              │    └────────┘     └────────┘     └────────┘
-#              │     k₀    v₀       k₁    v₁       k₂    v₂     (each comes by once)
+#              │     k₀    v₀       k₁    v₁       k₂    v₂     (each is fetched once)
 #
-#  in scratch:   m (bq, 1)      l (bq, 1)      acc (bq, H)      (stay, change at every j)
+#  in scratch:   m (bq, 1)      l (bq, 1)      acc (bq, H)      (stay, and change at every j)
 # ```
 #
 # The scores `s` of one block live in VMEM for one step. The full matrix of scores never exists.
@@ -34,8 +34,8 @@ from puzzles import INTERPRET, find
 # The work has three parts, as in `tiled_matmul`: start at the first j, update at every j, store the
 # quotient at the last. The grid is `(1, S // bk)`: j is axis **1**.
 #
-# `q @ k.T` needs no transpose: `jax.lax.dot_general` contracts any axis with any other,
-# `dimension_numbers=(((a,), (b,)), ((), ()))` for axis a of the left operand with axis b of the right. Multiply the
+# `q @ k.T` needs no transpose: `jax.lax.dot_general` contracts any axis with any other.
+# `dimension_numbers=(((a,), (b,)), ((), ()))` contracts axis a of the left operand with axis b of the right. Multiply the
 # scores by 1/√H, in f32.
 
 
@@ -154,19 +154,19 @@ PUZZLE = Puzzle(
     scale=scale,
     par=fetches,
     tolerance=2e-4,
-    waivers={"blocks": "one block of queries is the rung's idea; flash_attention has all of them"},
+    waivers={"blocks": "one block of queries is the idea here; flash_attention has all of them"},
     hints=[
-        "It is online_softmax on the block of scores, with one more sum to correct. Which "
-        "shape has that sum, and how does alpha, a column, multiply it?",
+        "It is online_softmax on the block of scores, with one more sum to correct. Which shape "
+        "does that sum have, and how does alpha, a column, multiply it?",
         "`jax.lax.dot_general` gives the scores, `jnp.dot` the product of the exponentials with "
-        "`v_ref[...]`, both with `preferred_element_type=jnp.float32`. `pl.num_programs(1) - 1` is "
-        "the last j.",
-        "At the first j, start the three scratch Refs. At every j: scaled scores; old and new "
-        "maximum; exponentials and alpha; store the new maximum; l and acc become alpha times "
-        "the old value plus the new sum, for acc a product of two blocks. At the last j, store "
-        "the quotient.",
+        "`v_ref[...]`, both with `preferred_element_type=jnp.float32`. `pl.num_programs(1) - 1` "
+        "is the last j.",
+        "At the first j, start the three scratch Refs. At every j: the scaled scores; the old "
+        "and the new maximum; the exponentials and alpha; store the new maximum; l and acc "
+        "become alpha times the old value plus the new sum (for acc, a product of two blocks). "
+        "At the last j, store the quotient.",
     ],
-    explain="""Numerator and denominator of a softmax are sums with the same exponentials, so the
-    same alpha corrects both when the maximum changes. The reference divides them once, at the end. The
-    scores never leave VMEM.""",
+    explain="""Numerator and denominator of a softmax are sums with the same exponentials, so
+    the same alpha corrects both when the maximum changes. The reference divides them once, at
+    the end. The scores never leave VMEM.""",
 )

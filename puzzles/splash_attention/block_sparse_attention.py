@@ -1,4 +1,4 @@
-"""Rung 13: one kernel for every mask, steered by tables in SMEM."""
+"""Puzzle 13: one kernel for every mask, steered by tables in SMEM."""
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,12 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## block_sparse_attention: a kernel that reads its orders
 #
-# At step (i, j) the kernel looks up a kind: 0, skip; 1, mask by the block's pattern; 2, take the scores as they are.
+# At step (i, j) the kernel looks up a kind: 0, skip; 1, mask with the block's pattern; 2, use the scores as they are.
 #
-# What decides about fetches must be there before the first block is fetched.
-# **Scalar prefetch** does that: the first operands of the call are copied whole into SMEM, the memory of the scalar
-# unit, before the grid starts. `grid_spec=` says how many, in a
-# `pltpu.PrefetchScalarGridSpec`: `num_scalar_prefetch=2`. They reach:
+# The data that decides which blocks are fetched must be there before the first fetch.
+# **Scalar prefetch** does that: the first operands of the call are copied completely into SMEM, the memory of the scalar
+# unit, before the grid starts. A `pltpu.PrefetchScalarGridSpec`, passed as `grid_spec=`, sets how many:
+# `num_scalar_prefetch=2`. They reach:
 #
 # * the **kernel**, as its first two refs, to be read one number at a time;
 # * every **index map**, after `i` and `j`. So a map can look up *which pattern* block (i, j) needs.
@@ -29,7 +29,7 @@ from puzzles import INTERPRET
 #                                                                  └────┘└────┘└────┘
 # ```
 #
-# In SMEM a 2-D array has its rows padded to a multiple of 128 numbers. So both tables come flat, row by row. `pl.num_programs(1)` is
+# In SMEM a 2-D array has its rows padded to a multiple of 128 numbers. So both tables are passed flat, row by row. `pl.num_programs(1)` is
 # J, the number of columns.
 #
 # Fill in the kernel's look-up, whether work is `needed`, which scores count, and the index map of the patterns.
@@ -137,9 +137,9 @@ def block_sparse_attention(
 
 # %% [markdown]
 # One kernel, any mask. What does it save, and what not? The dots are those that the mask needs,
-# and not one more. But the grid still has a step for each block of scores, and each of them fetches keys
+# and not one more. But the grid still has a step for each block of scores, and each step fetches keys
 # and values, needed or not. Index maps that repeat the last needed block, as in `causal_prefetch`,
-# would save the fetches. Something better is ahead, which saves the steps themselves.
+# would save the fetches. The next puzzles do better: they save the steps themselves.
 
 # %% active="ipynb"
 # t, s = np.arange(2048)[:, None], np.arange(2048)[None, :]
@@ -258,17 +258,18 @@ PUZZLE = Puzzle(
     slack={"outside": 4.0},  # patterns of 32-bit numbers, for those of bytes
     tolerance=2e-4,
     hints=[
-        "What decides whether a block is computed is one number from a table, and so is what "
-        "decides whether its pattern counts. Where in a flat table does row i begin?",
-        "`ref[n]` reads one number from SMEM, in the kernel as in an index map; "
-        "`pl.num_programs(1)` is the number of columns of the table. A truth about the block "
-        "and a block of booleans broadcast: `|` and `&` between them work. In Python `|` binds "
+        "One number from a table decides whether a block is computed, and whether its pattern "
+        "counts. Where in a flat table does row i begin?",
+        "`ref[n]` reads one number from SMEM, in the kernel and in an index map; "
+        "`pl.num_programs(1)` is the number of columns of the table. A scalar condition and a "
+        "block of booleans broadcast: `|` and `&` between them work. In Python `|` binds "
         "tighter than a comparison: use parentheses.",
-        "Kernel: the kind, from place i · J + j; needed, if it is not 0; a score counts if the "
-        "pattern says so or the kind is 2, and is -inf otherwise. Map: the number of the "
-        "pattern, looked up in the same place of the other table, and two zeros.",
+        "Kernel: the kind is number i · J + j of the table; the block is needed if the kind is "
+        "not 0; a score counts if the pattern says so or the kind is 2, and is -inf otherwise. "
+        "Map: look up the number of the pattern, at the same place in the other table; then two "
+        "zeros.",
     ],
-    explain="""The kernel's branches and the patterns' index map both read tables in SMEM, so the mask
-    is data, and one kernel serves them all. A full block ignores the pattern that happens to lie in VMEM;
-    a skipped one ignores everything.""",
+    explain="""The kernel's branches and the patterns' index map both read tables in SMEM. So
+    the mask is data, and one kernel serves all masks. A full block ignores the pattern that
+    happens to be in VMEM; a skipped block ignores everything.""",
 )

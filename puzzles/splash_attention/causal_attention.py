@@ -1,4 +1,4 @@
-"""Rung 7: compute only below the diagonal."""
+"""Puzzle 7: compute only below the diagonal."""
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +9,11 @@ from jaxtyping import Array, Float
 from puzzles import INTERPRET
 
 # %% [markdown]
-# ## causal_attention: what nobody may see need not be computed
+# ## causal_attention: skip the blocks that the mask hides
 #
-# A language model must not look ahead: **row t attends to column s only if s ≤ t**, also where `T` and `S` differ. The
-# spec computes all scores and throws about half of them away. Your kernel knows of each block, before computing it,
-# on which side of the diagonal it lies:
+# A language model must not look ahead: **row t attends to column s only if s ≤ t**, even if `T` and `S` differ. The
+# spec computes all scores and throws about half of them away. Your kernel knows, before it computes a block,
+# on which side of the diagonal it is:
 #
 # ```text
 #  bq = 64, bk = 128      columns 0-127   128-255   256-383
@@ -23,15 +23,15 @@ from puzzles import INTERPRET
 #  i = 3   rows 192-255        ■             ◣         ·
 # ```
 #
-# **Skip** means: no dot, no exponential. `pl.when` is a branch, so what it jumps over costs no arithmetic.
+# **Skip** means: no dot, no exponential. `pl.when` is a branch, so the code that it jumps over costs no arithmetic.
 #
-# **Mask** means: a score that must not count becomes `-inf`, *before* the running maximum sees it. Then `exp(s - m)` is
+# **Mask** means: a score that must not count becomes `-inf`, *before* it enters the running maximum. Then `exp(s - m)` is
 # exactly zero, and the rest of the kernel does not notice. Compare positions in the arrays, not in the block, as in
 # `ragged_row_sum`.
 #
 # ![A map of score blocks: those on and below the diagonal are computed, those above it are dashed, skipped.](diagrams/splash_attention/causal_attention.svg)
 #
-# Here is `attention_one_block` with its work under a condition. Fill in this and the mask, for any `bq` and `bk`: compare
+# Here is `attention_one_block` with its work under a condition. Fill in the condition and the mask, for any `bq` and `bk`: compare
 # rows with columns, not `i` with `j`.
 
 
@@ -176,17 +176,17 @@ PUZZLE = Puzzle(
     par=dots,
     tolerance=2e-4,
     hints=[
-        "Of all the rows in block i, which one sees the most columns? Of all the columns in "
-        "block j, which one is seen by the most rows? If those two do not meet, nothing in the "
-        "block does.",
-        "`@pl.when(condition)` around the work of a block; `q_ref.shape` and `k_ref.shape` "
-        "tell bq and bk. `jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)` numbers the rows of "
+        "Of all the rows in block i, which one attends to the most columns? Of all the columns "
+        "in block j, which one do the most rows attend to? If this row does not reach this "
+        "column, no score in the block counts.",
+        "Put `@pl.when(condition)` around the work of a block; `q_ref.shape` and `k_ref.shape` "
+        "hold bq and bk. `jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)` numbers the rows of "
         "a block, with a 1 its columns; `jnp.where` masks.",
-        "Needed: one comparison, of the block's first column with its last row. Mask: two "
-        "numberings of the block, each from where the block begins in the arrays; then the "
-        "scaled score where the column is no later than the row, and -inf where it is.",
+        "Needed: compare the block's first column with its last row. Mask: number the rows and "
+        "the columns of the block, each from where the block begins in the arrays. Take the "
+        "scaled score if the column is no later than the row, and -inf otherwise.",
     ],
-    explain="""A block has work exactly if its first column is no later than its last row, whatever
-    bq and bk. Blocks that fail this are jumped over; only those that the diagonal crosses need the
-    mask, and masking the ones below it as well changes nothing.""",
+    explain="""A block has work exactly if its first column is no later than its last row,
+    whatever bq and bk. Blocks that fail this test are jumped over. Only the blocks that the
+    diagonal crosses need the mask; applying it to the ones below as well changes nothing.""",
 )

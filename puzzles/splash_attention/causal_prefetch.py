@@ -1,4 +1,4 @@
-"""Rung 8: do not fetch what is not computed."""
+"""Puzzle 8: do not fetch what is not computed."""
 
 import jax
 import jax.numpy as jnp
@@ -11,19 +11,19 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## causal_prefetch: the index map decides what is fetched
 #
-# Your causal kernel skips the arithmetic above the diagonal. But in its receipt the bytes read
-# are those of a kernel that skips nothing. Why?
+# Your causal kernel skips the arithmetic above the diagonal. But according to its receipt, it reads as many bytes
+# as a kernel that skips nothing. Why?
 #
-# Because `pl.when` speaks inside the kernel, and the blocks are fetched from outside. While one
-# step computes, the **pipeline** is already copying the next step's blocks from HBM. It asks the index map, compares
-# the answer with the block that it has, and fetches if they differ:
+# Because `pl.when` acts inside the kernel, and the blocks are fetched outside it. While one
+# step computes, the **pipeline** is already copying the next step's blocks from HBM. It calls the index map, compares
+# the result with the block that it already has, and fetches if they differ:
 #
 # ```text
 # rows of block i = 1, bq = 64, bk = 128, four blocks of k
 # step (i, j)           (1,0)   (1,1)   (1,2)   (1,3)
 # the kernel            works   skips   skips   skips
 # map returns (j, 0)      0       1       2       3       three blocks fetched for nothing
-# you want                0       0       0       0       an index that stays: nothing to fetch
+# you want                0       0       0       0       an index that does not change: nothing to fetch
 # ```
 #
 # So the way to fetch nothing is to **name the same block again**. The kernel reads `j` from `pl.program_id`, not from the
@@ -32,7 +32,7 @@ from puzzles import INTERPRET
 # ![In the first row of steps only key block 0 is fetched; at the steps that are skipped it is reused.](diagrams/splash_attention/causal_prefetch.svg)
 #
 # Write the index map that `k` and `v` share. Up to the last block that the queries in block `i` need, it returns `j`; after
-# that, it repeats that one. An index map runs on traced numbers, so use `jnp`'s functions.
+# that, it repeats this block. An index map runs on traced numbers, so use `jnp`'s functions.
 
 
 # %%
@@ -46,7 +46,7 @@ def causal_prefetch_spec(
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title The kernel (spoils causal_attention)
+# @title The kernel (contains the answer to causal_attention)
 def causal_prefetch_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
     i, j = pl.program_id(0), pl.program_id(1)
     (bq, H), bk = q_ref.shape, k_ref.shape[0]
@@ -116,8 +116,8 @@ def causal_prefetch(
 
 # %% [markdown]
 # What is it worth? Here are the two reference launches on longer sequences. About half of the
-# traffic goes, as about half of the arithmetic did. The grid is still as long as it was; to shorten
-# it, the kernel has to be told which blocks to visit. That is what Part III is about.
+# traffic goes, as about half of the arithmetic did. The grid is still as long as it was. To shorten
+# it, you have to tell the kernel which blocks to visit. That is what Part III is about.
 
 # %% active="ipynb"
 # print("  T = S   blocks with work   MiB read: causal_attention   causal_prefetch")
@@ -164,16 +164,18 @@ PUZZLE = Puzzle(
     audit=audit,
     tolerance=2e-4,
     hints=[
-        "Which is the last row in block i of the queries? It sees the columns up to its own "
-        "number. In which block of k does that column lie?",
+        "Which is the last row in block i of the queries? It attends to all columns up to its "
+        "own number. In which block of k is that column?",
         "Integer division finds the block of a column; `jnp.minimum` keeps an index from going "
-        "further. Both work on traced numbers, where Python's `min` does not.",
-        "Two lines: the number of the last block that is needed, from i, bq and bk; then "
-        "return the smaller of j and that, and the block index along H, which never changes.",
+        "further. Both work on traced numbers; Python's `min` does not.",
+        "Two lines: compute the number of the last block that is needed, from i, bq and bk; "
+        "then return the smaller of j and that number, and the block index along H, which never "
+        "changes.",
     ],
-    explain="""A skipped step that names the previous step's block again costs no traffic. The reference's clamp is
-    right for any bq and bk, since the last row of block i is (i + 1)·bq - 1 and sees columns up to
-    its own number, which lies in block ((i + 1)·bq - 1) // bk. Where that is beyond the end of k, j never
-    gets there and the clamp does nothing. A map that names block 0 in skipped steps is right, too: it fetches the next
-    row's first block early, and one block for nothing if the last row skips steps.""",
+    explain="""A skipped step that names the previous step's block again costs no traffic. The
+    reference's clamp is right for any bq and bk: the last row of block i is (i + 1)·bq - 1 and
+    attends to columns up to its own number, which is in block ((i + 1)·bq - 1) // bk. If that
+    is beyond the end of k, j never gets there and the clamp does nothing. A map that names
+    block 0 in skipped steps is right as well: it fetches the next row's first block early, and
+    one block for nothing if the last row skips steps.""",
 )

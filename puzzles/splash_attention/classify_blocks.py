@@ -1,4 +1,4 @@
-"""Rung 12: any mask, as a table of blocks."""
+"""Puzzle 12: any mask, as a table of blocks."""
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -6,8 +6,8 @@ from jaxtyping import Bool, Int
 # %% [markdown]
 # ## classify_blocks: read the mask before the kernel does
 #
-# For every mask so far you wrote a kernel. JAX's SplashAttention (2023) is one, and a new mask costs no line of it. How? Most masks
-# are known **before** anything runs. So look at the mask once, in NumPy, and write down what each block asks of the kernel:
+# For every mask so far you wrote a kernel. JAX's SplashAttention (2023) is a single kernel, and a new mask needs no new code. How? Most masks
+# are known **before** anything runs. So look at the mask once, in NumPy, and write down the kind of each block:
 #
 # ```text
 #   bq = 64, bk = 128   columns                        block_mask   mask_index
@@ -20,28 +20,28 @@ from jaxtyping import Bool, Int
 #   0  skip: none of it counts    1  partial: some of it counts    2  full: all of it counts
 # ```
 #
-# Partial blocks get their mask stored. But block (2, 1) holds the same pattern as block (0, 0). Only two patterns are different,
+# For partial blocks, the mask is stored. But block (2, 1) holds the same pattern as block (0, 0). Only two patterns are different,
 # however long the sequence is. So store each
-# **once**, in `partial_masks` (P, bq, bk), and let `mask_index` say which one a partial block has.
+# **once**, in `partial_masks` (P, bq, bk), and let `mask_index` give the number of each partial block's pattern.
 #
 # ![A causal window as pixels, its table of skipped, partial and full blocks, the number of each partial block's pattern, and the two patterns that are stored.](diagrams/splash_attention/classify_blocks.svg)
 #
-# Write it for any boolean mask (T, S) whose axes `bq` and `bk` divide. Return NumPy arrays: two of int32, one of bool.
-# Where a block is not partial, any `mask_index` will do. If nothing is partial,
-# return one pattern all the same: a kernel cannot take an empty operand.
+# Write it for any boolean mask (T, S) whose axes are multiples of `bq` and `bk`. Return NumPy arrays: two of int32, one of bool.
+# If a block is not partial, any `mask_index` will do. If no block is partial,
+# still return one pattern: a kernel cannot take an empty operand.
 #
-# <details><summary>More: what this saves, and who does it, too</summary>
+# <details><summary>More: what this saves, and what JAX does</summary>
 #
 # A dense mask for 131,072 tokens takes 16 GiB. Its table of blocks of 512 has 256 × 256 entries, and if it is causal, one pattern.
 # JAX's [SplashAttention](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/splash_attention) makes the same
-# table of a mask, with the same 0, 1 and 2; what you call `partial_masks`, it calls `partial_mask_blocks`.
+# table of a mask, with the same 0, 1 and 2; your `partial_masks` are its `partial_mask_blocks`.
 #
 # </details>
 
 
 # %%
 def classify_blocks_spec(mask: Bool[np.ndarray, "T S"], bq: int, bk: int, answer: tuple) -> bool:
-    """What a good answer satisfies: it gives the mask back, and stores nothing that it need not."""
+    """Accept an answer that reproduces the mask and stores no pattern without need."""
     block_mask, mask_index, partial_masks = answer
     rebuilt = np.empty_like(mask)
     for i, j in np.ndindex(block_mask.shape):
@@ -81,7 +81,7 @@ def classify_blocks(
 
 
 # %% [markdown]
-# Four masks for 1024 tokens, in blocks of 128. What is a dense mask worth, once you have the table?
+# Four masks for 1024 tokens, in blocks of 128. How much of a dense mask do you still need, once you have the table?
 
 # %% active="ipynb"
 # t, s = np.arange(1024)[:, None], np.arange(1024)[None, :]
@@ -268,21 +268,21 @@ PUZZLE = Puzzle(
     ],
     fresh=fresh,
     hints=[
-        "Two questions about a block, any and all, tell the three kinds apart. To store a "
-        "pattern once you have to recognise it when it comes again: what looks things up by "
-        "their content?",
-        "A mask reshaped to (T // bq, bq, S // bk, bk) has a block's own elements on axes 1 "
-        "and 3, and `.any` and `.all` take a tuple of axes. `array.tobytes()` can be the key "
-        "of a dict, which an array itself cannot. `np.argwhere(condition)` gives pairs of "
-        "indices.",
-        "First the kinds of all blocks at once. Then a loop over the partial ones: if a "
+        "Two questions about a block, any and all, distinguish the three kinds. To store a "
+        "pattern once, you have to recognise it when it comes again: which Python type looks "
+        "things up by their content?",
+        "In a mask reshaped to (T // bq, bq, S // bk, bk), a block's own elements are on axes 1 "
+        "and 3, and `.any` and `.all` take a tuple of axes. `array.tobytes()` can be the key of "
+        "a dict, which an array itself cannot. `np.argwhere(condition)` gives pairs of indices.",
+        "First compute the kinds of all blocks at once. Then loop over the partial ones: if a "
         "block's bytes are not in the dict, number it with the length of the list of patterns, "
-        "and append it; either way, note its number. At the end, stack the list, after a look "
+        "and append it. Either way, note its number. At the end, stack the list, after checking "
         "whether it is empty.",
     ],
-    explain="""A mask comes down to one small number a block, any + all, and to the few patterns that
-    are different. Each is stored once (the reference has a dict from a block's bytes to its number), so P does not count partial
-    blocks: it is 1 for a causal mask with bq = bk, however long that is.""",
+    explain="""A mask comes down to one small number per block, any + all, and to a few
+    different patterns. Each pattern is stored once (the reference has a dict from a block's
+    bytes to its number). So P does not grow with the number of partial blocks: it is 1 for a
+    causal mask with bq = bk, however long that is.""",
     kernel=False,
     accepts=accepts,
 )

@@ -1,4 +1,4 @@
-"""Rung 16: a mask that is a formula, computed where it is needed."""
+"""Puzzle 16: a mask that is a formula, computed where it is needed."""
 
 import functools
 
@@ -14,7 +14,7 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## computed_masks: a rule instead of patterns
 #
-# `splash_attention` fetches stored patterns for its partial tiles. Where the mask is a formula, as in `causal_attention`, that is a
+# `splash_attention` fetches stored patterns for its partial tiles. If the mask is a formula, as in `causal_attention`, that is a
 # waste: the kernel can compute it from row and column numbers. So let the mask be a **rule**, a function of both:
 #
 # ```text
@@ -27,13 +27,13 @@ from puzzles import INTERPRET, find
 #   column = 2 · bk + 0 … bk-1    ──→    rule(row, column)  ──→  -inf where False
 # ```
 #
-# The list is still made before the launch, by asking the rule block by block. Nothing of T × S numbers is ever made.
+# The list is still made before the launch, by calling the rule block by block. No array of T × S numbers is ever made.
 #
-# In the kernel of `splash_attention`, fill in the mask of a tile. Which tile is it? A step knows only `t`, and the rule
-# wants numbers in the whole sequence.
+# In the kernel of `splash_attention`, fill in the mask of a tile. Which tile is it? A step has only `t`, and the rule
+# needs numbers in the whole sequence.
 
 # %%
-Numbers = Int[Array, "bq bk"]  # of rows, or of columns, in the whole sequence; or what broadcasts
+Numbers = Int[Array, "bq bk"]  # of rows or columns in the sequence; a shape that broadcasts will do
 from collections.abc import Callable
 
 Rule = Callable[[Numbers, Numbers], Bool[Array, "bq bk"]]
@@ -56,7 +56,7 @@ def computed_masks_spec(
 
 
 def tiles_of_rule(rule: Rule, T: int, S: int, bq: int, bk: int) -> tuple[np.ndarray, ...]:
-    """The flat list for a rule, which is asked block by block."""
+    """The flat list for a rule, which is called block by block."""
     block_mask = np.zeros((T // bq, S // bk), np.int32)
     i, j = np.indices((bq, bk), np.int32)
     for r, c in np.ndindex(block_mask.shape):
@@ -144,8 +144,8 @@ def computed_masks(
 
 
 # %% [markdown]
-# What is it worth? A window of 1024 keys at 4096 tokens, in both references. JAX's SplashAttention does the same with a `CausalMask`,
-# `ChunkedCausalMask` or `LocalMask` that all heads share. Others it stores in patterns.
+# What is it worth? The table has a window of 1024 keys at 4096 tokens, in both references. JAX's SplashAttention computes a `CausalMask`,
+# `ChunkedCausalMask` or `LocalMask` in the same way, if all heads share it. Other masks it stores in patterns.
 
 # %% active="ipynb"
 # T, H, b = 4096, 128, 512
@@ -244,13 +244,13 @@ PUZZLE = Puzzle(
     tolerance=2e-4,
     waivers={"constant": "the list's masks are not read: a rule has no patterns"},
     hints=[
-        "In causal_attention i and j told where a block lies. What tells it here?",
+        "In causal_attention i and j gave the position of a block. Where do you find it here?",
         "`rows_ref[t]` and `cols_ref[t]` are numbers of blocks; `jax.lax.broadcasted_iota` "
-        "numbers what is inside. `rule` works on whole blocks of traced numbers.",
+        "numbers the elements inside a block. `rule` works on whole blocks of traced numbers.",
         "Three lines: the rows' numbers, from the row of blocks and bq; the columns', from the "
-        "column of blocks and bk; scores where the rule says True, -inf elsewhere.",
+        "column of blocks and bk; the scores if the rule says True, -inf otherwise.",
     ],
-    explain="""Row and column numbers are all that a formula needs, so partial tiles fetch no pattern. In a full tile the
-    rule is True throughout and changes nothing. JAX's SplashAttention computes a causal or local mask in the same way, if all heads
-    share it.""",
+    explain="""A formula needs only row and column numbers, so partial tiles fetch no pattern.
+    In a full tile the rule is True throughout and changes nothing. JAX's SplashAttention
+    computes a causal or local mask in the same way, if all heads share it.""",
 )

@@ -1,4 +1,4 @@
-"""Rung 5: the same kernel, another grid."""
+"""Puzzle 5: the same kernel, another grid."""
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,8 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## flash_attention: the body does not change
 #
-# What does it take to do all blocks of queries? Unfold the cell below: **the kernel is that of
-# `attention_one_block`, letter by letter.** It never asked which queries it holds. So give the grid a real first axis:
+# How do you handle all blocks of queries? Unfold the cell below: **the kernel is that of
+# `attention_one_block`, line for line.** It never asked which queries it holds. So give the grid a real first axis:
 #
 # ```text
 #                 k₀ v₀     k₁ v₁     k₂ v₂
@@ -20,16 +20,16 @@ from puzzles import INTERPRET, find
 #  i = 1   q₁    (1, 0) →  (1, 1) →  (1, 2)  → o₁        → time runs along the rows
 # ```
 #
-# A single set of scratch serves one block of queries after the other. Which lines of the kernel make that safe?
+# A single set of scratch serves the blocks of queries one after the other. Which lines of the kernel make that safe?
 #
 # ![For one block of queries, the blocks of k and v are fetched one after another; the output is written after the last, and the next block of queries begins with the first keys again.](diagrams/splash_attention/flash_attention.svg)
 #
-# All around the kernel is yours this time:
+# This time you write everything around the kernel:
 #
-# * the grid, the specs, the output's shape; `bq` queries and `bk` keys a block;
+# * the grid, the specs, the output's shape; a block has `bq` queries or `bk` keys;
 # * the scratch: m, l and acc of **one** block of queries, in f32 and in this order;
-# * `dimension_semantics` in `compiler_params`, one word for each axis of the grid. Which axis may be shared out among
-#   cores? Along which does a step need what the step before it left?
+# * `dimension_semantics` in `compiler_params`, one word for each axis of the grid. Which axis may be divided among
+#   cores? Along which does a step need the scratch of the step before it?
 
 
 # %%
@@ -40,7 +40,7 @@ def flash_attention_spec(
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title The kernel (spoils attention_one_block)
+# @title The kernel (contains the answer to attention_one_block)
 def flash_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
     j = pl.program_id(1)
 
@@ -102,14 +102,14 @@ def flash_attention(
 
 
 # %% [markdown]
-# Is it worth it? For 8192 queries and keys, the matrix of scores has 256 MiB in f32. Plain attention
+# Is it worth it? For 8192 queries and keys, the matrix of scores takes 256 MiB in f32. Plain attention
 # would write it, read it, write the weights and read those. Flash attention reads the queries once, and
 # all keys and values **once for every block of queries**. So `bq` decides the traffic, and small blocks
-# move as many bytes as the plain way.
+# move as many bytes as plain attention does.
 #
-# What stops you is VMEM. It holds the blocks and the scratch, and, where blocks are large, what the body computes: `s` and
-# `p` have bq × bk numbers each. The last blocks do not fit into the 16 MiB that a v5e gives a kernel unasked. This is the
-# reference, counted; try other blocks.
+# The limit is VMEM. It holds the blocks and the scratch. With large blocks, what the body computes matters as well: `s` and
+# `p` have bq × bk numbers each. The last blocks do not fit into the 16 MiB that a v5e gives a kernel by default. The table
+# counts the reference; try other blocks.
 
 # %% active="ipynb"
 # flash = find("flash_attention").solution
@@ -147,7 +147,7 @@ def audit(launch: Launch) -> None:
         "compiler_params=pltpu.CompilerParams(dimension_semantics=...)"
     )
     assert len(launch.grid) == 2, (
-        f"the grid is {launch.grid}, and this rung asks for two axes: blocks of queries, and "
+        f"the grid is {launch.grid}, and this puzzle needs two axes: blocks of queries, and "
         "for each of them the blocks of keys"
     )
     assert semantics == ("parallel", "arbitrary"), (
@@ -170,17 +170,17 @@ PUZZLE = Puzzle(
     par=fetches,
     tolerance=2e-4,
     hints=[
-        "Step (i, j) brings block i of the queries together with block j of the keys and "
-        "values. Which operands does i move, which does j?",
+        "Step (i, j) combines block i of the queries with block j of the keys and values. Which "
+        "operands does i move, which does j?",
         "Six keywords: grid, in_specs, out_specs, out_shape, scratch_shapes, compiler_params. "
         "Copy the call of attention_one_block and change what depends on i. The kernel reads j "
         "from axis 1.",
         "The grid counts T in blocks of bq, then S in blocks of bk. The maps of queries and "
-        "output return i, those of keys and values j. Three f32 VMEM scratch shapes, two "
-        "columns and a block like the output's. The words: i is free, j is in order.",
+        "output return i, those of keys and values j. The scratch is three f32 shapes in VMEM: "
+        "two columns, and a block like the output's. The words: i is free, j is in order.",
     ],
-    explain="""The kernel starts its scratch at every j = 0, so each block of queries finds a fresh
-    set and the body does not change. That is also why i is parallel: nothing passes from one i to the
-    next.""",
+    explain="""The kernel starts its scratch at every j = 0, so each block of queries starts
+    with a fresh set and the body does not change. This is also why i is parallel: nothing
+    passes from one i to the next.""",
     audit=audit,
 )

@@ -1,4 +1,4 @@
-"""Rung 9: a sliding window, skipped on both sides."""
+"""Puzzle 9: a sliding window, skipped on both sides."""
 
 import functools
 
@@ -15,7 +15,7 @@ from puzzles import INTERPRET
 #
 # In a **sliding window**, as in
 # [Mistral 7B](https://arxiv.org/abs/2310.06825), attention layers look back a fixed distance: row t attends to
-# column s if **t - window < s ≤ t**. Now there are blocks to skip, and not to fetch, on both sides of a band:
+# column s if **t - window < s ≤ t**. Now there are blocks to skip on both sides of a band, and not to fetch:
 #
 # ```text
 #  bq = 128, bk = 64, window = 129
@@ -27,11 +27,11 @@ from puzzles import INTERPRET
 #
 # ![A map of score blocks: a band along the diagonal is computed, blocks on both sides of it are skipped.](diagrams/splash_attention/local_attention.svg)
 #
-# The left edge brings a trap. Look at row 255. The first block that its row of blocks computes is block 0, and in it row
-# 255 sees **nothing**: its window begins at column 127. All its scores there are `-inf`, and its maximum is still what
-# `m` started from. What must that be, so that `exp(s - m_new)` is 0 and not NaN?
+# The left edge brings a trap. Look at row 255. The first block that its row of blocks computes is block 0, and there row
+# 255 attends to **nothing**: its window begins at column 127. All its scores in this block are `-inf`, and its maximum is still
+# the start of `m`. What must that start be, so that `exp(s - m_new)` is 0 and not NaN?
 #
-# Fill in that start, when a block is `needed`, the scale 1/√H and the mask, and the index map of `k` and `v`. Which is the
+# Fill in this start, when a block is `needed`, the scale 1/√H and the mask, and the index map of `k` and `v`. Which is the
 # first block that block `i` of the queries needs, and which the last?
 
 
@@ -97,7 +97,7 @@ def local_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref, *,
 def local_attention(
     q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"], window: int
 ) -> Float[Array, "T H"]:
-    (T, H), (S, _) = q.shape, k.shape  # T < S + window: every row sees something
+    (T, H), (S, _) = q.shape, k.shape  # T < S + window: every row attends to something
     bq, bk = (64, 128) if T < S else (128, 64)  # for practice: both orders
 
     def kv_map(i, j):
@@ -178,19 +178,21 @@ PUZZLE = Puzzle(
     par=dots_and_fetches,
     tolerance=2e-4,
     hints=[
-        "The right edge is causal_attention's: it is set by the last row of block i. Which row "
-        "decides where the left edge begins, the first or the last? And which column of block "
-        "j must reach it?",
-        "Conditions on traced numbers are joined with `&`, each in parentheses. `jnp.clip(x, low, "
+        "The right edge is causal_attention's: the last row of block i sets it. Which row "
+        "decides where the left edge begins, the first or the last? And which column of block j "
+        "must reach it?",
+        "Join conditions on traced numbers with `&`, each in parentheses. `jnp.clip(x, low, "
         "high)` keeps an index between two others; `//` rounds down, for negative numbers too.",
-        "Start: finite, and below any score. Needed: causal_attention's condition, and a "
-        "second one: block j must not end before the window of the block's first row begins. "
-        "Mask: two comparisons; the scaled score where they hold, -inf where not. Map: the "
-        "block of the first column that the first row sees, the block of the last column that "
-        "the last row sees, and j clipped between the two.",
+        "Start: finite, and below any score. Needed: causal_attention's condition, and a second "
+        "one: block j must not end before the window of the block's first row begins. Mask: two "
+        "comparisons; take the scaled score if both hold, and -inf otherwise. Map: find the "
+        "block of the first column that the first row attends to, and the block of the last "
+        "column that the last row attends to; clip j between the two.",
     ],
-    explain="""A block has work if it starts no later than the last row and does not end before the
-    window of the first row begins. The reference's index map clips j to just those blocks, and it masks with -inf: a row that sees
-    nothing in its first block has exp(-inf - m) = 0 for any finite m, and l and acc stay 0. Were both -inf, it would be NaN; were both -1e30, exp(0) = 1 would
-    fill l and acc with garbage, which alpha = 0 wipes out when the first real score comes.""",
+    explain="""A block has work if it starts no later than the last row and does not end before
+    the window of the first row begins. The reference's index map clips j to just those blocks.
+    It masks with -inf. If a row attends to nothing in its first block, exp(-inf - m) is 0 for
+    any finite m, and l and acc stay 0. If both were -inf, the result would be NaN. If both were
+    -1e30, exp(0) = 1 would fill l and acc with garbage, until alpha = 0 wipes it out when the
+    first real score comes.""",
 )

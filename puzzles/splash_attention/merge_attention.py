@@ -1,4 +1,4 @@
-"""Rung 19: two partial attentions are one."""
+"""Puzzle 19: two partial attentions are one."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 # %% [markdown]
 # ## merge_attention: two halves are one
 #
-# Cut the keys in two, wherever you like, and attend to each part alone: in turn, on two cores, or on two chips. Each gives an
+# Cut the keys in two, wherever you like, and attend to each part separately, on two cores or two chips. Each part gives an
 # o, divided by its own sum, and an lse. What would attention to all keys have given?
 #
 # ```text
@@ -18,16 +18,16 @@ from jaxtyping import Array, Float
 #               └───────────────────┴───────────────────┘      └───────────┘
 # ```
 #
-# Undo the division: $e^{\text{lse}_1}$ is the sum of part 1's exponentials, and $e^{\text{lse}_1} o_1$ the sum of its values, each
-# times its own. Sums of parts add up:
+# Undo the division: $e^{\text{lse}_1}$ is the sum of part 1's exponentials, and $e^{\text{lse}_1} o_1$ is the sum of its values, each
+# multiplied by its exponential. Sums of parts add up:
 #
 # $$e^{\text{lse}} = e^{\text{lse}_1} + e^{\text{lse}_2} \qquad\qquad
 #   o = \frac{e^{\text{lse}_1} o_1 + e^{\text{lse}_2} o_2}{e^{\text{lse}_1} + e^{\text{lse}_2}}$$
 #
-# Two things are in the way. At an lse of 100 this overflows: shift both parts by the same number. Which? And
-# a row may see nothing in one part, whose lse is -inf, or in both: zeros, then, and -inf, and no NaN on the way.
+# Two obstacles are left. At an lse of 100 this overflows: shift both parts by the same number. Which? And
+# a row may attend to nothing in one part (its lse there is -inf) or in both: then return zeros and -inf.
 #
-# Five lines of plain JAX. Any axes may stand in front (`*B`).
+# Five lines of plain JAX. Leading axes (`*B`) are allowed.
 
 
 # %%
@@ -38,10 +38,10 @@ def merge_attention_spec(
     lse2: Float[Array, "*B T 1"],
 ) -> tuple[Float[Array, "*B T Hv"], Float[Array, "*B T 1"]]:
     o1, lse1, o2, lse2 = (np.asarray(x, np.float64) for x in (o1, lse1, o2, lse2))
-    sum1, sum2 = np.exp(lse1), np.exp(lse2)  # the formulas as they stand: float64 has room for them
+    sum1, sum2 = np.exp(lse1), np.exp(lse2)  # the formulas as written: float64 has room for them
     total = sum1 + sum2
     o = (sum1 * o1 + sum2 * o2) / np.where(total == 0, 1, total)
-    with np.errstate(divide="ignore"):  # the logarithm of 0 is meant
+    with np.errstate(divide="ignore"):  # the logarithm of 0 is intended
         return o.astype(np.float32), np.log(total).astype(np.float32)
 
 
@@ -62,23 +62,23 @@ def merge_attention(
 
 
 # %% [markdown]
-# ### What falls out of it
+# ### What you can do with it
 #
 # **One sequence on many chips.** In [ring attention](https://arxiv.org/abs/2310.01889) every chip keeps its queries, and the keys and
-# values go round. In each turn a chip attends to the share of the keys that it has, and merges. While it computes, this share goes on
-# and the next one arrives: a chip needs room for two shares, never for all.
+# values go round. In each turn a chip attends to the share of the keys that it has, and merges. While it computes, it passes this share on
+# and receives the next one: a chip needs room for two shares, never for all.
 #
 # ```text
 #             turn 0     turn 1     turn 2     turn 3
-#    chip 0   k₀ v₀ ◣    k₃ v₃ ·    k₂ v₂ ·    k₁ v₁ ·       ◣ partial, ■ full, · nothing is seen:
+#    chip 0   k₀ v₀ ◣    k₃ v₃ ·    k₂ v₂ ·    k₁ v₁ ·       ◣ partial, ■ full, · empty:
 #    chip 1   k₁ v₁ ◣    k₀ v₀ ■    k₃ v₃ ·    k₂ v₂ ·       a causal mask
 #    chip 2   k₂ v₂ ◣    k₁ v₁ ■    k₀ v₀ ■    k₃ v₃ ·
 #    chip 3   k₃ v₃ ◣    k₂ v₂ ■    k₁ v₁ ■    k₀ v₀ ■
 # ```
 #
-# Below, "chips" are turns of a loop, and both functions are the references. The first row of the picture is a worry: with a
+# Below, "chips" are turns of a loop, and both functions are the references. The first row of the picture shows a problem: with a
 # causal mask, chip 0 waits for three turns out of four. [Striped attention](https://arxiv.org/abs/2311.09431) deals the tokens
-# out in turn, and all chips have about the same to do.
+# out in turn, so that all chips have about the same amount of work.
 
 # %% active="ipynb"
 # attend, merge = (jax.jit(find(name).solution) for name in ("attention_lse", "merge_attention"))
@@ -86,7 +86,7 @@ def merge_attention(
 # q, k, v = np.random.default_rng(0).normal(size=(3, chips, n, H)).astype(np.float32)  # a share for each chip
 # mask = np.tri(chips * n, dtype=bool).reshape(chips, n, chips, n)
 #
-# def part(chip, there):  # the queries of one chip, and keys that have come from there
+# def part(chip, there):  # the queries of one chip, and keys that have come from another
 #     block_mask, mask_index, patterns = find("classify_blocks").solution(mask[chip, :, there], n, n)
 #     tiles = find("active_tiles").solution(block_mask, mask_index)
 #     return attend(q[chip], k[there], v[there], tiles, patterns)
@@ -108,16 +108,16 @@ def merge_attention(
 # print("scores that each chip needs:", *mask.sum(axis=(1, 2, 3)))
 
 # %% [markdown]
-# **One query, many keys.** When a model writes, it has one new query and all the keys so far. There is one row of tiles to
-# walk, and everything waits for it. Cut the keys into parts that wait for nobody, and merge at the end, here in pairs:
+# **One query, many keys.** When a model decodes, it has one new query and all the keys so far. There is only one row of tiles,
+# walked step by step. Cut the keys into independent parts, and merge at the end, here in pairs:
 # split-K, or [Flash-Decoding](https://crfm.stanford.edu/2023/10/12/flashdecoding.html). `jax.vmap` puts the parts on a grid axis of their own,
-# and `*B` merges all pairs of a round at once.
+# and `*B` merges all pairs of a round at the same time.
 
 # %% active="ipynb"
 # parts, S = 4, 4096
-# q = np.random.default_rng(1).normal(size=(8, H)).astype(np.float32)  # eight queries: rows lie in tiles of 8
+# q = np.random.default_rng(1).normal(size=(8, H)).astype(np.float32)  # eight queries: TPU tiles have 8 rows
 # k, v = np.random.default_rng(2).normal(size=(2, S, H)).astype(np.float32)
-# full = np.full((1, S // parts // 128), 2, np.int32)  # a row of full tiles, for each part the same
+# full = np.full((1, S // parts // 128), 2, np.int32)  # a row of full tiles, the same for each part
 # tiles, patterns = find("active_tiles").solution(full, 0 * full), np.ones((1, 8, 128), bool)
 # split = jax.vmap(lambda k, v: attend(q, k, v, tiles, patterns))
 # o, lse = split(k.reshape(parts, -1, H), v.reshape(parts, -1, H))
@@ -131,17 +131,17 @@ def merge_attention(
 # %% [markdown]
 # <details><summary>More: attention sinks</summary>
 #
-# A softmax must spend all of its weight, even where no key deserves it ([Xiao et al., 2023](https://arxiv.org/abs/2309.17453)). In
-# [gpt-oss](https://arxiv.org/abs/2508.10925) (2025) a **sink** is a learned score, one a head, that takes part in the sum and has no
-# value. So the weights of the keys sum to less than 1. Your function does it in one line, without another look at q, k or v: a sink
+# A softmax must spend all of its weight, even if no key deserves it ([Xiao et al., 2023](https://arxiv.org/abs/2309.17453)). In
+# [gpt-oss](https://arxiv.org/abs/2508.10925) (2025) a **sink** is a learned score, one per head, that takes part in the sum and has no
+# value. So the weights of the keys sum to less than 1. Your function adds it in one line, without another look at q, k or v: a sink
 # is a part of its own, with an lse and an o of zeros.
 #
 # ```python
 # o, lse = merge_attention(o, lse, jnp.zeros_like(o), jnp.full_like(lse, sink))
 # ```
 #
-# JAX's SplashAttention takes `sinks`, too. There, m starts at the sink and l at 1, which is the same thing one tile earlier. A row that sees
-# nothing gives zeros all the same, and its lse is the sink.
+# JAX's SplashAttention also takes `sinks`. There, m starts at the sink and l at 1, which is the same thing one tile earlier. A row that attends to
+# nothing still gives zeros, and its lse is the sink.
 #
 # </details>
 
@@ -193,15 +193,16 @@ PUZZLE = Puzzle(
     kernel=False,
     jit=True,
     hints=[
-        "It is the online softmax once more: lse1 and lse2 stand for the maxima of two blocks. "
-        "Shift both by the larger one, row by row. What if both are -inf?",
-        "`jnp.maximum` of two columns, and once more with a large negative finite number: then "
-        "there is no -inf minus -inf. `jnp.exp` of -inf is 0, `jnp.log` of 0 is -inf, and "
-        "`jnp.where` keeps the division from 0 / 0.",
-        "Five lines: the finite maximum of the two; the weights of the parts, two "
-        "exponentials; their sum; the weighted mean of the outputs, with the sum guarded; and "
-        "back comes that mean, with the maximum plus the logarithm of the sum.",
+        "It is the online softmax again: lse1 and lse2 take the place of the maxima of two "
+        "blocks. Shift both by the larger one, row by row. What if both are -inf?",
+        "Take `jnp.maximum` of the two columns, and then of that and a large negative finite "
+        "number: then -inf minus -inf cannot happen. `jnp.exp` of -inf is 0, `jnp.log` of 0 is "
+        "-inf, and `jnp.where` prevents 0 / 0 in the division.",
+        "Five lines: the finite maximum of the two; the weights of the parts, two exponentials; "
+        "their sum; the weighted mean of the outputs, with the sum guarded; and return that "
+        "mean, with the maximum plus the logarithm of the sum.",
     ],
-    explain="""o and lse are the acc, m and l of a block in another form, so merging two parts is one step of the online softmax. It
-    does not matter in which order parts are merged, or where: that is what lets them be computed far from each other.""",
+    explain="""o and lse are the acc, m and l of a block in another form, so merging two parts
+    is one step of the online softmax. It does not matter in which order parts are merged, or
+    where. So they can be computed far from each other.""",
 )

@@ -1,4 +1,4 @@
-"""Rung 6: heads on the grid, grouped queries, bf16."""
+"""Puzzle 6: heads on the grid, grouped queries, bf16."""
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,9 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## multi_head_attention: who reads whose keys
 #
-# A model has many heads, and they do not know of each other: one more grid axis, and `None` in the blocks, as in
+# The heads of a model do not depend on each other: add a grid axis, and `None` in the blocks, as in
 # `batched_matmul`. To save memory, a **group** of query heads shares one head of keys and values
-# ([grouped-query attention](https://arxiv.org/abs/2305.13245)). With `N` = 6 and `K` = 2, groups have `N // K` = 3 heads:
+# ([grouped-query attention](https://arxiv.org/abs/2305.13245)). With `N` = 6 and `K` = 2, a group has `N // K` = 3 heads:
 #
 # ```text
 # q head    h =  0   1   2   3   4   5
@@ -22,7 +22,7 @@ from puzzles import INTERPRET, find
 # ```
 #
 # `jnp.repeat(k, N // K, axis=0)` writes a copy `N / K` times as large to HBM before the first score is computed. You
-# need none: in its **index maps**, two steps may choose the same block.
+# do not need it: an **index map** may choose the same block in two steps.
 #
 # ![Query heads 0 and 1 both use key head 0, whose blocks stay in VMEM; query head 2 fetches key head 1.](diagrams/splash_attention/multi_head_attention.svg)
 #
@@ -30,18 +30,18 @@ from puzzles import INTERPRET, find
 #
 # * **bf16** is what the matrix unit multiplies: `q` by `k`, and `p` by `v`. So cast `p` for its dot. A weight
 #   lies between 0 and 1 and keeps 8 bits, as `v` itself does.
-# * **f32** is what is compared, exponentiated and summed: `m`, `l`, `acc`, and what both dots return.
+# * **f32** is for comparing, exponentiating and summing: `m`, `l`, `acc`, and both dots' results.
 #
-# In `attention_one_block`'s kernel, fill in what the types change; then the specs of `k` and `v`.
+# In `attention_one_block`'s kernel, fill in the lines that the types change; then the specs of `k` and `v`.
 #
 # <details><summary>More: what each type is good for</summary>
 #
 # Between 128 and 256, bf16 numbers are 1 apart, and an exponential whose argument is off by 1/2 is off by a factor of 1.6.
 # So scores stay in f32.
 #
-# And if `p` stays in f32, too? By default a TPU rounds the f32 operands of a dot to bf16, so `pv` gains nothing (and `l` is a sum in f32
-# either way). JAX's SplashAttention keeps `p` in f32, casts `v` to f32, and leaves the rounding to the matrix unit. Here you round
-# yourself, and the check asks for it.
+# What if `p` stays in f32 as well? By default a TPU rounds the f32 operands of a dot to bf16, so `pv` gains nothing. (`l` is a sum in f32
+# either way.) JAX's SplashAttention keeps `p` in f32, casts `v` to f32, and leaves the rounding to the matrix unit. Here you round
+# `p` yourself, and the check requires it.
 #
 # </details>
 
@@ -79,7 +79,7 @@ def multi_head_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_re
 
     m_ref[...] = m_new
     l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
-    # pv: what p makes of v
+    # pv: the product of p and v
     ### BEGIN SOLUTION
     pv = jnp.dot(p.astype(v_ref.dtype), v_ref[...], preferred_element_type=jnp.float32)
     ### END SOLUTION
@@ -128,7 +128,7 @@ def multi_head_attention(
 # %% [markdown]
 # What was saved? For 32 query heads and 8 heads of keys and values, 8192 tokens and `H` = 128, keys and values
 # take 32 MiB. Their repeated copy would take 128 MiB, written to HBM before the kernel starts. The traffic *inside*
-# the launch is the same either way, where a head's keys take more than one block (in the picture they
+# the launch is the same either way, if a head's keys take more than one block (in the picture they
 # take one): every block of queries still fetches all keys and values of its head.
 
 # %% active="ipynb"
@@ -201,18 +201,17 @@ PUZZLE = Puzzle(
     par=keys_kept,
     tolerance=2e-2,  # p has 8 bits in its dot, which takes most of bf16's 1e-2
     hints=[
-        "Heads 0, 1, 2 share one head of keys, heads 3, 4, 5 the next. Which whole-number "
-        "operation on h gives 0, 0, 0, 1, 1, 1? And which numbers of the kernel are f32, which "
-        "bf16?",
+        "Heads 0, 1, 2 share one head of keys, heads 3, 4, 5 the next. Which integer operation "
+        "on h gives 0, 0, 0, 1, 1, 1? And which numbers of the kernel are f32, which bf16?",
         "An index map may use `N` and `K`, and `//`. A block of one head is `(None, rows, H)`. "
         "`.astype(ref.dtype)` casts; `preferred_element_type=jnp.float32` makes a dot of bf16 "
         "blocks return f32.",
-        "First dot: as in attention_one_block. Second dot: the exponentials cast to `v`'s "
-        "dtype inside it, and nowhere else. Store: the quotient cast to the output's dtype. "
-        "The two specs are alike: head of the group, then j, then 0.",
+        "First dot: as in attention_one_block. Second dot: cast the exponentials to `v`'s dtype "
+        "there, and nowhere else. Store: cast the quotient to the output's dtype. The two specs "
+        "are alike: head of the group, then j, then 0.",
     ],
-    explain="""Index maps choose blocks freely, so several query heads can name the same head of keys
-    and no copy is ever made. Dots take bf16 and return f32, and all that is summed or exponentiated
-    stays f32.""",
+    explain="""Index maps choose blocks freely, so several query heads can name the same head of
+    keys, and no copy is ever made. Dots take bf16 and return f32. Everything that is summed or
+    exponentiated stays in f32.""",
     audit=audit,
 )

@@ -1,4 +1,4 @@
-"""Rung 3: the same statistics, from one launch."""
+"""Puzzle 3: the same statistics, from one launch."""
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,13 @@ from puzzles import INTERPRET
 #
 # Two passes read `x` twice, only because the sum waits for the finished maximum. Does it have to?
 #
-# Sum with the largest number *so far*, `m_old`. When a block brings a larger one, `m_new`, the terms that you have added
-# up are too large: each is $e^{x - m_{old}}$, and should be $e^{x - m_{new}}$. But they are all wrong **by the same
+# Sum with the largest number *so far*, `m_old`. When a block brings a larger one, `m_new`, the terms that you have already
+# added are too large: each is $e^{x - m_{old}}$ and should be $e^{x - m_{new}}$. But they are all wrong **by the same
 # factor**, so one multiplication corrects their sum, without another look at `x`.
 #
 # ![The terms of a sum as bars, after each of three blocks: when the maximum grows, all earlier bars shrink by the same factor.](diagrams/splash_attention/online_softmax.svg)
 #
-# Which factor is it, whatever `x` is? Call it `alpha`. Where the maximum did not change it has to be 1. Check yourself on
+# Which factor is it, for any `x`? Call it `alpha`. If the maximum did not change, `alpha` has to be 1. Check your formula on
 # these six numbers:
 #
 # ```text
@@ -29,13 +29,13 @@ from puzzles import INTERPRET
 #
 # This is the [online softmax](https://arxiv.org/abs/1805.02867) (Milakov and Gimelshein, 2018).
 #
-# **Where to start.** `l` at 0 and `m` at -1e30. In the first step `alpha` is then the exponential of a hugely negative
+# **Where to start.** Start `l` at 0 and `m` at -1e30. In the first step `alpha` is then the exponential of a hugely negative
 # number, which is 0.
 #
 # <details><summary>More: why not -inf?</summary>
 #
-# `-inf` would do here as well. But soon masked scores will be `-inf`, and
-# a maximum that has seen nothing else would give $e^{-\infty - (-\infty)}$, which is NaN, and NaN never goes away. One
+# `-inf` would do here as well. But soon masked scores will be `-inf`. If a row has seen only masked scores, its maximum is
+# still `-inf`, and $e^{-\infty - (-\infty)}$ is NaN, which never goes away. One
 # finite number prevents it: the start of `m`.
 #
 # </details>
@@ -86,8 +86,8 @@ def online_softmax(
 
 # %% [markdown]
 # What did it save? Below are the receipts of both references on 4096 rows of 32,768 numbers. Compare
-# bytes and steps: in blocks this small the steps cost more. The kernel does more arithmetic now, one
-# `alpha` a row and block.
+# bytes and steps: with blocks this small, the steps cost more than the bytes. The kernel does more arithmetic now: one
+# `alpha` per row and block.
 
 # %% active="ipynb"
 # for name in ("softmax_two_pass", "online_softmax"):
@@ -110,14 +110,14 @@ PUZZLE = Puzzle(
     par=times_read,
     tolerance=2e-4,
     hints=[
-        "$e^{x - m_{new}}$ is $e^{x - m_{old}}$ times something that does not depend on x. What?",
-        "Read the old maximum into a variable before you store the new one: the factor needs both. "
-        "`jnp.maximum`, `jnp.exp`, `jnp.sum(..., axis=1, keepdims=True)`.",
-        "Under `pl.when`, start both outputs. Then: the old maximum, the new one, the factor "
-        "from the two, the block's exponentials shifted by the new one; l becomes the "
-        "corrected old sum plus the block's sum; last, store the new maximum.",
+        "$e^{x - m_{new}}$ is $e^{x - m_{old}}$ times a factor that does not depend on x. Which?",
+        "Read the old maximum into a variable before you store the new one: the factor needs "
+        "both. `jnp.maximum`, `jnp.exp`, `jnp.sum(..., axis=1, keepdims=True)`.",
+        "Under `pl.when`, start both outputs. Then compute: the old maximum; the new one; the "
+        "factor from the two; the block's exponentials, shifted by the new maximum. l becomes "
+        "the corrected old sum plus the block's sum. Finally store the new maximum.",
     ],
-    explain="""All terms of the old sum are off by one common factor, exp(m_old - m_new), so one
-    multiplication corrects them and x is read only once. The factor is at most 1: it never
+    explain="""All terms of the old sum are off by the same factor, exp(m_old - m_new). So one
+    multiplication corrects them, and x is read only once. The factor is at most 1: it never
     overflows.""",
 )

@@ -1,4 +1,4 @@
-"""Rung 10: several documents in one sequence."""
+"""Puzzle 10: several documents in one sequence."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from puzzles import INTERPRET
 # ## segment_attention: a mask that comes as data
 #
 # Many documents are shorter than a training sequence, so several are **packed** into one. They must
-# not see each other. So each position has the number of its document, its **segment id**, and row t
+# not attend to each other. So each position has the number of its document, its **segment id**, and row t
 # attends to column s only if s ≤ t *and* their ids are equal:
 #
 # ```text
@@ -31,15 +31,15 @@ from puzzles import INTERPRET
 # **column**, (T, 1), and a **row**, (1, S). Compare a (bq, 1) block with a (1, bk) block, and broadcasting gives you all
 # bq × bk answers, with nothing to transpose in the kernel.
 #
-# In the row with no `x` all scores are `-inf` to the end, so `l` and `acc` stay 0. What attends to nothing
-# should give **zeros**, and 0 / 0 is for you to decide.
+# In the row with no `x` all scores are `-inf` to the end, so `l` and `acc` stay 0. A row that attends to nothing
+# should give **zeros**: handle the 0 / 0 yourself.
 #
 # Fill in the scale 1/√H and the mask, the store, and the specs of the ids.
 #
 # <details><summary>More: blocks between two documents</summary>
 #
-# The reference computes blocks between two documents, and masks them. A kernel may compare its ids first and skip the dots. The
-# fetches stay here: index maps see i and j, not the ids.
+# The reference computes blocks between two documents, and masks them. A kernel may compare their ids first and skip the dots. The
+# fetches remain, since index maps see i and j, not the ids.
 #
 # </details>
 
@@ -139,11 +139,11 @@ def segment_attention(
 
 
 # %% [markdown]
-# ### A length that blocks do not divide
+# ### A length that is not a multiple of the block
 #
-# Every length so far was a multiple of its block. For all others **pad** the sequence to the next multiple, and cut off the padded
-# queries: rows that nobody asked for. The padded keys come after all others, so where T ≤ S this causal mask hides them already.
-# Elsewhere, ids do it: give these keys an id that no query has.
+# Every length so far was a multiple of its block. For any other length, **pad** the sequence to the next multiple, and cut the padded
+# queries off the result. The padded keys come after all others, so if T ≤ S this causal mask hides them already.
+# Otherwise use the ids: give these keys an id that no query has.
 
 # %% active="ipynb"
 # T, H = 300, 64
@@ -201,17 +201,17 @@ PUZZLE = Puzzle(
     par=dots,
     tolerance=2e-4,
     hints=[
-        "Two conditions, both of which must hold, for each pair of a row and a column. And "
-        "think of a row for which they never do: what are m, l and acc when it gets to the "
-        "end?",
+        "Two conditions must both hold for a pair of a row and a column. Then think of a row "
+        "for which they never do: what are m, l and acc when it gets to the end?",
         "Comparing a (bq, 1) block with a (1, bk) block gives (bq, bk) answers; `&` joins them "
-        "with the causal ones. `jnp.where` masks scores before the maximum. A BlockSpec's map "
-        "for an array of one column, or one row, returns 0 for that axis.",
-        "causal_attention's mask with one more condition; the scaled score where it holds, "
-        "-inf where not. At the store, replace an l of zero by anything else before dividing. "
-        "The ids of the queries move with i, those of the keys with j.",
+        "with the causal ones. `jnp.where` masks scores before the maximum. For an array of one "
+        "column, or one row, a BlockSpec's map returns 0 for that axis.",
+        "Mask: causal_attention's, with one more condition; the scaled score if it holds, -inf "
+        "otherwise. Store: replace an l of zero by anything else before you divide. Specs: the "
+        "ids of the queries move with i, those of the keys with j.",
     ],
-    explain="""A column of ids compared with a row of ids is a whole block of answers. Masked with -inf, a row that attends to
-    nothing has exp(-inf - m) = 0 throughout, so it ends with acc = 0 and l = 0. The reference divides by 1 in place of 0, which leaves the
-    zeros that it should have.""",
+    explain="""A column of ids compared with a row of ids gives a whole block of answers.
+    Because masked scores are -inf, a row that attends to nothing has exp(-inf - m) = 0
+    throughout, so it ends with acc = 0 and l = 0. The reference divides by 1 instead of 0,
+    which leaves zeros, as required.""",
 )

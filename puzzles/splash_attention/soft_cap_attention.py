@@ -1,4 +1,4 @@
-"""Rung 11: capped scores."""
+"""Puzzle 11: capped scores."""
 
 import functools
 
@@ -14,7 +14,7 @@ from puzzles import INTERPRET
 # ## soft_cap_attention: scores that cannot run away
 #
 # In training, scores may grow very large, and a softmax of huge scores is all or nothing. Some
-# models ([Gemma 2](https://arxiv.org/abs/2408.00118), with a cap of 50) therefore bend them
+# models ([Gemma 2](https://arxiv.org/abs/2408.00118), with a cap of 50) therefore squash them
 # smoothly into (-cap, cap):
 #
 # $$s \leftarrow \mathrm{cap} \cdot \tanh(s / \mathrm{cap})$$
@@ -30,7 +30,7 @@ from puzzles import INTERPRET
 #                   0
 # ```
 #
-# Attention from a library often hides its scores: if it takes no cap, you cannot add one.
+# A library's attention hides its scores: if it takes no cap, you cannot add one.
 # (`jax.nn.dot_product_attention` takes none.) In your kernel each block of scores exists for one step, between two dots.
 #
 # Three things happen to a score before the running maximum: the scale 1/√H, the cap, the mask. tanh is not linear, so
@@ -150,13 +150,14 @@ PUZZLE = Puzzle(
     par=dots,
     tolerance=2e-4,
     hints=[
-        "The cap is for scores as the model means them. Is a raw dot product one? Is -inf one?",
-        "`jnp.tanh` works on a whole block; `cap` is a Python float, so multiply and divide by "
-        "it as it is.",
+        "The cap applies to scores as the model defines them. Is a raw dot product such a "
+        "score? Is -inf?",
+        "`jnp.tanh` works on a whole block; `cap` is a Python float, so you can multiply and "
+        "divide by it directly.",
         "Two lines: scale, divide, tanh, multiply; then the mask, as in causal_attention.",
     ],
-    explain="""Scale, cap, mask, in this order: the cap sees true scores, and what is masked stays at -inf,
-    and its exponential is zero. Nothing else in the kernel knows that a score was bent, and no
-    byte of traffic is added. In Part IV a gradient goes through the bend, and you will need its slope: 1 near 0, and 0 where it
-    levels off.""",
+    explain="""Scale, cap, mask, in this order: the cap applies to true scores, and masked
+    scores stay at -inf, so their exponentials are zero. Nothing else in the kernel changes, and
+    no byte of traffic is added. In Part IV a gradient goes through the cap, and you will need
+    its slope: 1 near 0, and 0 where it levels off.""",
 )

@@ -1,4 +1,4 @@
-"""Rung 2: the statistics of a softmax, from two launches."""
+"""Puzzle 2: the statistics of a softmax, from two launches."""
 
 import jax
 import jax.numpy as jnp
@@ -11,21 +11,21 @@ from puzzles import INTERPRET
 # ## softmax_two_pass: read everything, then read it again
 #
 # `attention` holds all the scores at once. With 131,072 queries and keys that is 64 GiB in f32 for a single head. So the
-# scores have to go by in blocks, and the trouble lies in the two numbers that normalise a row:
+# scores have to be processed in blocks. The trouble is the two numbers that normalise a row:
 #
 # $$m = \max_s x_s \qquad\qquad l = \sum_s e^{x_s - m}$$
 #
-# `l` needs `m`, and `m` needs the *whole* row. The plain way is to read the row twice:
+# `l` needs `m`, and `m` needs the *whole* row. The obvious way is to read the row twice:
 #
 # ```text
 # launch 1     x₀   x₁   x₂   ──→  m
-# launch 2     x₀   x₁   x₂   ──→  l      (m comes in as a block, one column)
+# launch 2     x₀   x₁   x₂   ──→  l      (m is an input: a block of one column)
 # ```
 #
-# Each launch is a `row_sum` in new clothes: an output block that stays in VMEM while `j` runs. The first keeps a running
+# Each launch is a `row_sum` in disguise: an output block that stays in VMEM while `j` runs. The first keeps a running
 # maximum, the second a running sum.
 #
-# A sum starts at 0. And a maximum, where a row may be negative all the way? Take **-1e30**, far below any score.
+# A sum starts at 0. Where does a maximum start, if all numbers of a row may be negative? Take **-1e30**, far below any score.
 
 
 # %%
@@ -141,7 +141,7 @@ def fresh(r):
 
 
 def times_read(*launches):
-    """How often x goes by: the number that this rung and the next are about."""
+    """How often x is read: the number that this puzzle and the next are about."""
     read = [o for one in launches for o in one.inputs if o.shape[1] > 1]
     often = sum(o.hbm_bytes for o in read) / (4 * np.prod(read[0].shape))
     return f"x is read {often:g} time{'' if often == 1 else 's'}"
@@ -159,14 +159,16 @@ PUZZLE = Puzzle(
     par=times_read,
     tolerance=2e-4,
     hints=[
-        "Both kernels are row_sum. For each: what does the running number start from, and how does "
-        "a block change it?",
-        "`jnp.full_like(ref, value)` makes a block of one value. `jnp.maximum` compares two "
-        "columns, `jnp.max(..., axis=1, keepdims=True)` gives the column of one block.",
-        "First kernel: under `pl.when`, a very negative start; then the larger of what was "
-        "there and this block's maximum. Second kernel: under `pl.when`, zeros; then add the "
-        "block's sum of exponentials, each shifted by the row's finished maximum.",
+        "Both kernels are row_sum. For each: at which value does the running number start, and "
+        "how does a block change it?",
+        "`jnp.full_like(ref, value)` makes a block that holds one value everywhere. "
+        "`jnp.maximum` compares two columns; `jnp.max(..., axis=1, keepdims=True)` gives the "
+        "column of one block.",
+        "First kernel: under `pl.when`, store a very negative start; then store the larger of "
+        "the old value and this block's maximum. Second kernel: under `pl.when`, store zeros; "
+        "then add the block's sum of exponentials, each shifted by the row's finished maximum.",
     ],
-    explain="""Two launches because the sum needs the finished maximum: every exponential is at most
-    1, and the largest is 1. The price is that x is read from HBM twice, which the receipt shows.""",
+    explain="""There are two launches because the sum needs the finished maximum: every
+    exponential is then at most 1, and the largest is 1. The price is that x is read from HBM
+    twice, which the receipt shows.""",
 )

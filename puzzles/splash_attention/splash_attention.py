@@ -1,4 +1,4 @@
-"""Rung 15: a grid that visits only what counts."""
+"""Puzzle 15: a grid that visits only what counts."""
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,8 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## splash_attention: a grid that visits only what counts
 #
-# Steps are not free: each has its index maps to evaluate and its branches to decide. So the grid gets **one axis, along
-# the list** of `active_tiles`, which says where a step stands:
+# Steps are not free: in each, index maps are evaluated and branches are taken. So the grid gets **one axis, along
+# the list** of `active_tiles`, which gives the place of each step in the table:
 #
 # ```text
 #   block_mask             t     = 0  1  2  3  4  5      kind   0 dead, 1 partial, 2 full
@@ -24,17 +24,17 @@ from puzzles import INTERPRET, find
 # q₃   ·  2  1                                          12 = 0 + 4 + 8: dead, first and last
 # ```
 #
-# Six steps where the dense grid takes twelve. The four lists are prefetched into SMEM, and both sides read them:
+# Six steps instead of the dense grid's twelve. The four lists are prefetched into SMEM, and both sides read them:
 #
-# * **the index maps** look up which blocks step `t` wants: `lambda t, rows, cols, masks, flags: ...`;
-# * **the kernel** looks up what to do with them. `j == 0` was "my row begins" and `j == last` was "my row ends"; both are
-#   bits of `flags` now, beside the kind.
+# * **the index maps** look up which blocks step `t` needs: `lambda t, rows, cols, masks, flags: ...`;
+# * **the kernel** looks up what to do with them. `j == 0` meant "my row begins" and `j == last` meant "my row ends"; both are
+#   now bits of `flags`, next to the kind.
 #
 # ![Six steps along the list: queries and outputs go down row by row, keys and values go where the list says, and a dead visit writes the row that has no tile.](diagrams/splash_attention/splash_attention.svg)
 #
 # Why is one set of scratch still enough?
 #
-# Fill in what the kernel reads from the list and which scores count, then the grid and all the specs.
+# Fill in the look-ups in the list and the mask, then the grid and all the specs.
 
 
 # %%
@@ -48,7 +48,7 @@ def splash_attention_spec(
     (T, H), (S, _), (_, bq, bk) = q.shape, k.shape, partial_masks.shape
     seen = np.zeros((T // bq, bq, S // bk, bk), bool)
     for row, col, mask, flag in zip(*tiles, strict=True):
-        kind = flag & 3  # 0: nothing is seen
+        kind = flag & 3  # 0: no score counts
         if kind == 1:
             seen[row, :, col] = partial_masks[mask]
         elif kind == 2:
@@ -141,20 +141,20 @@ def splash_attention(
 
 # %% [markdown]
 # **Three things can be skipped, and you have skipped them one after another:** the arithmetic, with `pl.when`;
-# the traffic, with an index map that stays; and now the steps, with a list. What each is worth depends
-# on the mask. Below is the reference on a window of 1024 keys, at a length where a dense mask would have
-# 16 GiB. None is needed: four rows of blocks tell what every tile looks like, and the list is
+# the traffic, with an index that does not change; and now the steps, with a list. How much each saves depends
+# on the mask. Below is the reference on a window of 1024 keys, at a length where a dense mask would take
+# 16 GiB. You do not need it: four rows of blocks show what every tile looks like, and the list is
 # made from block numbers.
 #
-# The price: the list is as long as the work, 16 bytes a tile, and it has to fit into SMEM, 1 MiB. That
+# The price: the list grows with the work, 16 bytes per tile, and it has to fit into SMEM, 1 MiB. That
 # is why flags are packed into one number, and why long sequences need large blocks. And its one axis is
-# `arbitrary`: on a chip with two cores that share a grid, a list cannot be shared out. Heads can; they come next.
+# `arbitrary`: on a chip with two cores that share a grid, a list cannot be divided between them. Heads can; they come next.
 
 # %% active="ipynb"
 # T, H, b, window = 131_072, 128, 512, 1024
 # i, j = np.indices((4 * b, 4 * b))
 # kinds, index, partial_masks = find("classify_blocks").solution((j <= i) & (j > i - window), b, b)
-# behind = window // b  # how many blocks a row sees beside its own; the last row of four sees them all
+# behind = window // b  # blocks that a row needs besides its own; the last of the four rows has all of them
 # row, col = np.indices((T // b, T // b))
 # distance = np.minimum(row - col, behind + 1)
 # block_mask = np.where(distance < 0, 0, kinds[3, 3 - np.maximum(distance, 0)])
@@ -233,19 +233,21 @@ PUZZLE = Puzzle(
     par=dots,
     tolerance=2e-4,
     hints=[
-        "Everything that i, j and block_mask[i, j] told the dense kernel now stands at place t "
-        "of a list. Which list answers which question, and who asks it: an index map, or the "
+        "The dense kernel got everything from i, j and block_mask[i, j]. Now it is entry t of a "
+        "list. Which list answers which question, and what reads it: an index map, or the "
         "kernel?",
         "`pl.program_id(0)` is t, and `flags_ref[t]` one packed number: `& 3` is the kind, `& "
         "4` and `& 8` are not zero if it is the first or the last visit of its row. A boolean "
-        "block `|` a scalar condition is a boolean block. `len(tiles[0])` is a Python int, as "
-        "a grid needs it.",
-        "In the kernel: flags, the kind, two bits, and whether there is work; a score is seen "
-        "if the mask's block says so or the tile is full, and is -inf otherwise. In the "
-        "launch, a grid of one axis, and five maps: rows for q and the output, cols for k and "
-        "v, masks for the mask, whose block has `None` in front.",
+        "block `|` a scalar condition is a boolean block. `len(tiles[0])` is a Python int, as a "
+        "grid needs it.",
+        "In the kernel: flags, the kind, two bits, and whether there is work; a score counts if "
+        "the mask's block says so or the tile is full, and is -inf otherwise. In the launch: a "
+        "grid of one axis, and five maps: rows for q and the output, cols for k and v, masks "
+        "for the mask, whose block has `None` in front.",
     ],
-    explain="""The list holds what the grid's axes used to say, so a step can stand anywhere, and the grid is as
-    long as the work. It goes row by row, so nothing comes between a row's first visit and its last, and one set of scratch
-    is enough. A dead visit writes the zeros of a row without tiles: an output block that no step visits keeps what was in memory.""",
+    explain="""The list holds what the grid's axes used to give, so a step can be anywhere in
+    the table, and the grid is as long as the work. The list goes row by row, so nothing comes
+    between a row's first visit and its last, and one set of scratch is enough. A dead visit
+    writes the zeros of a row without tiles: an output block that no step visits keeps what was
+    in memory.""",
 )

@@ -1,4 +1,4 @@
-"""Rung 17: all of it, and what the production kernel does beyond."""
+"""Puzzle 17: all of it, and what the production kernel does beyond."""
 
 import functools
 
@@ -14,38 +14,40 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## splash_multi_head: all of it
 #
-# The summit: many heads, grouped keys, any mask, an array or a rule, for all heads or for each, documents, capped scores, f32 and
-# bf16.
+# All of it together: many heads, grouped keys, any mask (an array or a rule, for all heads or for each), documents, capped
+# scores, f32 and bf16.
 #
 # **Where do heads go in a flat list?** If every head has its own mask, stack the heads' rows
-# and make one list: with `R = T // bq` rows of tiles a head, visit `t` belongs to head `rows[t] // R`, and to its
+# and make one list: with `R = T // bq` rows of tiles per head, visit `t` belongs to head `rows[t] // R`, and to its
 # row `rows[t] % R`. If all share one mask, one head's list is enough, walked once for every head:
 #
 # ```text
 # grid (heads, len(rows))        head of step (h, t):  h + rows[t] // R
 #
-# a mask for each of N heads     (1, all lists)        0 + 0 … N-1     the list knows
-# one mask for all               (N, one list)         h + 0           the grid knows
+# a mask for each of N heads     (1, all lists)        0 + 0 … N-1     from the list
+# one mask for all               (N, one list)         h + 0           from the grid
 # ```
 #
-# **What if something is absent?** Without segments there are no ids to fetch; without partial tiles, or with a rule,
-# no masks. `None` then stands in place of the operand, its spec and its Ref. A `rule` that nobody gave is `None`, too. Ask with *Python's* `if`, which runs while the kernel is traced.
+# **What if an operand is absent?** Without segments there are no ids to fetch; without partial tiles, or with a rule,
+# no masks. `None` then replaces the operand, its spec and its Ref. Without a `rule`, it is `None`. Test for it with *Python's* `if`,
+# which runs while the kernel is traced.
 #
-# You write what a tile does; `splash_specs`, a spec for each of six operands, present or not, and for the output; and the grid. All
+# You write the work of a tile; `splash_specs`, which returns specs for six operands, present or not, and for the output; and the grid. All
 # heads share a rule.
 #
 # <details><summary>More: what a list costs</summary>
 #
-# A dense mask for 131,072 tokens would have 16 GiB. A list has 16 bytes a tile. But a rule is asked for every pair of
-# tokens, so `splash_multi_head` takes it up to 32,768 of them. Beyond, make the list from block numbers: `splash_over_tiles` takes it.
+# A dense mask for 131,072 tokens would take 16 GiB. A list takes 16 bytes per tile. But a rule is called for every pair of
+# tokens, so `splash_multi_head` accepts a rule for up to 32,768 tokens. Beyond that, make the list from block numbers and pass it to `splash_over_tiles`.
 #
-# The grid's axis of heads is `parallel`, so two cores can share it out. One long list they cannot share, and
-# it takes N times the SMEM.
+# The grid's axis of heads is `parallel`, so two cores can divide it between them. They cannot share one long list, which also takes
+# N times the SMEM.
 #
-# A visit that needs no keys, or no mask, names the **next** block that is used: `causal_prefetch` once more, for a list.
+# A visit that needs no keys, or no mask, names the **next** block that is used: `causal_prefetch` again, for a list.
 #
 # ```text
 # kind     1  2  2  1  1  0  1            masks  5  ·  ·  3  3  ·  8
+#          the next used block                   5  3  3  3  3  8  8
 #          the next one that is used             5  3  3  3  3  8  8
 # ```
 #
@@ -84,7 +86,7 @@ def splash_multi_head_spec(
 
 # %%
 def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """`index`, but where it is not used, the next entry that is; at the end, the last one."""
+    """Return `index` with each unused entry replaced by the next used entry (or the last)."""
     where = np.flatnonzero(used)
     if len(where) == 0:
         return index
@@ -93,7 +95,7 @@ def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
 
 
 def tiles_of_heads(mask: np.ndarray, bq: int, bk: int) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-    """The flat list for a mask (T, S), or for one mask a head (N, T, S), and the partial blocks."""
+    """Return the flat list and the partial blocks of a mask (T, S), or one per head (N, T, S)."""
     stacked = mask.reshape(-1, mask.shape[-1])  # heads below each other
     block_mask, mask_index, partial_masks = find("classify_blocks").solution(stacked, bq, bk)
     return find("active_tiles").solution(block_mask, mask_index), partial_masks
@@ -188,7 +190,7 @@ def splash_over_tiles(
     partial_masks: Bool[np.ndarray, "P bq bk"],
     segment_ids: tuple[Int[Array, " T"], Int[Array, " S"]] | None = None,
     soft_cap: float | None = None,
-    rule: Rule | None = None,  # in place of partial masks: their shape still tells the blocks
+    rule: Rule | None = None,  # replaces the partial masks: only their shape is used, for bq and bk
 ) -> Float[Array, "N T Hv"]:
     (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
     assert N % K == 0 and T % bq == 0 and S % bk == 0, "groups and blocks must divide evenly"
@@ -255,21 +257,21 @@ def splash_multi_head(
 # %% [markdown]
 # ### Graduation
 #
-# Is it as good as the real one? Here is **your** function, on three small calls, beside dense attention in f32;
-# [`jax.nn.dot_product_attention`](https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html), where
-# it has what it takes; and JAX's production
+# Is it as good as the real one? Here **your** function makes three small calls. Each is compared with dense attention in f32;
+# with [`jax.nn.dot_product_attention`](https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html), if
+# that supports the call; and with JAX's production
 # [SplashAttention](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/splash_attention), within the
-# tolerance of its own tests. Steps, fetches, dots and bytes must be no more than production's, whose masks are objects of
-# its own classes: here a `CausalMask`, a `NumpyMask` for each head, and a `LocalMask`. You take the first and the last as
-# rules. Prefetched lists are in a column of their own.
+# tolerance of its own tests. Steps, fetches, dots and bytes must be no more than production's. Its masks are objects of
+# its own classes: here a `CausalMask`, a `NumpyMask` for each head, and a `LocalMask`. You pass the first and the last as
+# rules. Prefetched lists have a column of their own.
 #
 # Four differences you should know:
 #
 # * **No 1/√H inside.** JAX's kernel expects queries that you have scaled. So the comparison scales them first.
-# * **Rows that see nothing.** JAX's kernel asks for none, and gives them a mean of values, or NaN; `jax.nn` gives
-#   a mean. Yours are zeros, as the last lines show. Numbers are compared on all other rows.
+# * **Rows that attend to nothing.** JAX's kernel expects none; it gives them a mean of values, or NaN. `jax.nn` gives
+#   them a mean. Yours are zeros, as the last lines show. Numbers are compared on all other rows.
 # * **p stays in f32 there**, `v` is cast to f32, and the rounding is left to the matrix unit. You cast `p` yourself.
-# * **Columns are 128 wide there.** A vector register holds 8 × 128 f32 numbers, and a column fills one lane of 128.
+# * **Columns are 128 wide there.** A vector register holds 8 × 128 f32 numbers, and a column fills only one of the 128 lanes.
 #   JAX's kernel keeps row numbers, ids of queries, m and l in all 128 lanes.
 
 # %% active="ipynb"
@@ -278,8 +280,8 @@ def splash_multi_head(
 # print(graduation.graduate(splash_multi_head))
 
 # %% [markdown]
-# Long sequences take long on a CPU, but they can be counted. Each mask below is handed to JAX as an object of JAX's own
-# class for it: `CausalMask`, `LocalMask`, `FullMask`, and `NumpyMask` for what has no class. "Dense attention" writes
+# Long sequences are slow on a CPU, but their costs can be counted. Each mask below is passed to JAX as an object of JAX's own
+# class for it: `CausalMask`, `LocalMask`, `FullMask`, and `NumpyMask` for any other mask. "Dense attention" writes
 # scores and weights to HBM in f32, and reads them again.
 
 # %% active="ipynb"
@@ -288,18 +290,18 @@ def splash_multi_head(
 # %% [markdown]
 # Read it by column:
 #
-# * **Steps**: here yours are fewer, but for the full mask. JAX's kernel pads every row of tiles to the widest. (Steps are not
+# * **Steps**: here yours are fewer, except for the full mask. JAX's kernel pads every row of tiles to the widest. (Steps are not
 #   time. A step with nothing to do is short, and only a TPU can tell how short.)
 # * **Tiles computed**: the same.
 # * **Blocks and bytes**: yours are never more in this launch. For a causal mask and a window JAX
-#   stores no patterns. It hands the kernel row numbers, 128 copies of each, and the kernel compares them with column numbers. You
-#   know the rows from the list. (Columns are counted as 128 wide, yours too.)
-# * **Lists**: the price, as SMEM stores it. Yours have 16 bytes a tile. JAX's tables are of small integers, but each row of them is padded
+#   stores no patterns. It passes the kernel row numbers, 128 copies of each, and the kernel compares them with column numbers. Yours
+#   gets the rows from the list. (Columns are counted as 128 wide, yours too.)
+# * **Lists**: the price, counted as SMEM stores them. Yours take 16 bytes per tile. JAX's tables hold small integers, but each row of them is padded
 #   to 128. For a causal mask of 131,072 tokens they take less than your list.
 #
-# And at T = 131,072? The list of a causal mask in blocks of 512 has 32,896 tiles, which take half of SMEM. Nothing is
-# as large as T × T. Below is your launch, or the reference's while yours has nothing to count; then a picture of
-# a small mask, two heads, one after the other.
+# And at T = 131,072? The list of a causal mask in blocks of 512 has 32,896 tiles, which take half of SMEM. No array is
+# as large as T × T. Below is your launch, or the reference's until yours has work to count; then a picture of
+# a small mask with two heads, one after the other.
 
 # %% active="ipynb"
 # over_tiles, whose = graduation.yours_or_reference(splash_over_tiles)
@@ -438,24 +440,25 @@ PUZZLE = Puzzle(
     par=dots,
     tolerance={"float32": 2e-4, "bfloat16": 1e-2},
     hints=[
-        "Nothing here is new but the way it is put together. The kernel is that of "
+        "Every part is known; only the combination is new. The kernel is that of "
         "splash_attention with the casts of multi_head_attention, the cap of "
-        "soft_cap_attention, the ids of segment_attention and the numbers of computed_masks. "
-        "In the launch, ask for each operand: which head, which row, which column does visit t "
-        "of list h need?",
-        "Python's `if x is not None:` drops code while tracing. What is seen can start as "
-        "plain `True`, until there is something to say: `jnp.where` and `&` take it. Masked "
-        "scores are `-jnp.inf`. Index maps have two program ids before the four Refs, and "
-        "`//`, `%`, `R`, `N` and `K` may be used in them. Of the seven specs, two have heads "
-        "of queries (those of q and of the output), two of keys, three have none.",
-        "In the tile: dot, scale, cap, seen, mask, the online softmax, with p cast for its "
-        "dot. Launch: the grid is (lists walked side by side, length of a list), and there are "
-        "as many of the former as heads share a list. The query head is h plus what the row "
-        "says; the key head is that, divided by the size of a group; q, its ids and the output "
-        "go by row, k, v and their ids by column.",
+        "soft_cap_attention, the ids of segment_attention and the numbers of computed_masks. In "
+        "the launch, ask for each operand: which head, which row, which column does visit t of "
+        "list h need?",
+        "Python's `if x is not None:` drops code while tracing. `seen` can start as plain "
+        "`True` until the first condition: `jnp.where` and `&` accept it. Masked scores are "
+        "`-jnp.inf`. Index maps have two program ids before the four Refs, and may use `//`, "
+        "`%`, `R`, `N` and `K`. Of the seven specs, two have heads of queries (those of q and "
+        "of the output), two have heads of keys, three have no heads.",
+        "In the tile: dot, scale, cap, seen, mask, the online softmax, with p cast for its dot. "
+        "Launch: the grid is (times that the list is walked, length of the list). The list is "
+        "walked once for each head that shares it. The query head is h plus what the row gives; "
+        "the key head is that, divided by the size of a group; q, its ids and the output go by "
+        "row; k, v and their ids by column.",
     ],
-    explain="""The list decides where a step stands, the index maps decide what it gets, and the kernel decides what to do with
-    it: three separate things, which is why heads, groups, masks, segments and caps could each be added in one place. What is
-    absent is `None` while tracing, and costs nothing.""",
+    explain="""The list decides where a step is in the table, the index maps decide which blocks
+    it gets, and the kernel decides what to do with them. These are three separate things, so
+    heads, groups, masks, segments and caps could each be added in one place. An absent operand
+    is `None` while tracing, and costs nothing.""",
     audit=audit,
 )

@@ -1,4 +1,4 @@
-"""Rung 22: attention that trains."""
+"""Puzzle 22: attention that trains."""
 
 import functools
 
@@ -14,7 +14,7 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## splash_vjp: attention that trains
 #
-# `jax.custom_vjp` joins what is there, a forward pass that returns `lse` and both backward passes, as in `trainable_matmul`:
+# `jax.custom_vjp` joins your parts, a forward pass that returns `lse` and both backward passes, as in `trainable_matmul`:
 #
 # ```text
 #                 reads                    walks            dots in a tile
@@ -25,10 +25,10 @@ from puzzles import INTERPRET, find
 # attention_dkv   q k v do lse delta       the columns      4     q·kᵀ  do·vᵀ  pᵀ·do  dsᵀ·q   → dk, dv
 # ```
 #
-# What is kept in HBM is as long as the sequence. The T × S weights are computed again.
+# The arrays kept in HBM are as long as the sequence. The T × S weights are computed again.
 #
-# * What is known while tracing (the list, the patterns, the cap, the rule) is named by `nondiff_argnums`. The backward rule gets it first, and
-#   returns nothing for it.
+# * `nondiff_argnums` names the arguments that are known while tracing: the list, the patterns, the cap, the rule. The backward rule gets them first, and
+#   returns no gradient for them.
 # * The ids are arrays of integers: the gradient of the pair is `None`.
 # * `o` and `do` may be bf16. Multiply and add up `delta` in f32, and make it a row, (N, 1, T), like `lse`.
 # %%
@@ -60,9 +60,9 @@ def splash_vjp_spec(
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title Two helpers that splash_multi_head gave
+# @title Two helpers of splash_multi_head
 def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """`index`, but where it is not used, the next entry that is; at the end, the last one."""
+    """Return `index` with each unused entry replaced by the next used entry (or the last)."""
     where = np.flatnonzero(used)
     if len(where) == 0:
         return index
@@ -71,14 +71,14 @@ def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
 
 
 def tiles_of_heads(mask: np.ndarray, bq: int, bk: int) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-    """The flat list for a mask (T, S), or for one mask a head (N, T, S), and the partial blocks."""
+    """Return the flat list and the partial blocks of a mask (T, S), or one per head (N, T, S)."""
     stacked = mask.reshape(-1, mask.shape[-1])  # heads below each other
     block_mask, mask_index, partial_masks = find("classify_blocks").solution(stacked, bq, bk)
     return find("active_tiles").solution(block_mask, mask_index), partial_masks
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title The kernel of the forward pass, with lse (spoils attention_lse and splash_multi_head)
+# @title The kernel of the forward pass, with lse (contains the answers to attention_lse and splash_multi_head)
 def forward_kernel(
     rows_ref, cols_ref, masks_ref, flags_ref,
     q_ref, k_ref, v_ref, mask_ref, q_ids_ref, kv_ids_ref,  # the last three may be None
@@ -128,13 +128,13 @@ def forward_kernel(
     def _():
         l = l_ref[...]
         o_ref[...] = (acc_ref[...] / jnp.where(l == 0.0, 1.0, l)).astype(o_ref.dtype)
-        lse_ref[...] = m_ref[...] + jnp.log(l)  # -inf where nothing is seen
+        lse_ref[...] = m_ref[...] + jnp.log(l)  # -inf for a row that attends to nothing
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title Its launch (spoils splash_multi_head)
+# @title Its launch (contains the answer to splash_multi_head)
 def forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap, rule):
-    """(o, lse): attention over a list, and the log of each row's sum of exponentials, (N, 1, T)."""
+    """Return attention over a list, and each row's log of the sum of exponentials, (N, 1, T)."""
     (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
     assert N % K == 0 and T % bq == 0 and S % bk == 0, "groups and blocks must divide evenly"
     R = T // bq  # rows of tiles in a head
@@ -235,7 +235,7 @@ def splash_vjp(
 
 # %%
 def trainable_forward(q, k, v, segment_ids, tiles, partial_masks, soft_cap, rule):
-    # returns the result, and a tuple of what to keep
+    # returns the result, and a tuple of everything to keep
     ### BEGIN SOLUTION
     o, lse = forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap, rule)
     return o, (q, k, v, segment_ids, o, lse)
@@ -261,7 +261,7 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # %% [markdown]
 # ### The same gradients as JAX's?
 #
-# **Your** gradients of a small call that has a bit of everything, beside those of dense attention in float64, and beside those
+# This compares **your** gradients of a small call, which has a bit of everything, with those of dense attention in float64 and with those
 # of JAX's SplashAttention (its two backward kernels, `use_fused_bwd_kernel=False`, the same blocks), within the tolerances
 # of its own tests.
 
@@ -273,68 +273,68 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # %% [markdown]
 # ### Does training cost what production's costs?
 #
-# Here is the reference beside JAX's SplashAttention, launch by launch, for the three masks that JAX computes. You take them as
+# The table compares the reference with JAX's SplashAttention, launch by launch, for the three masks that JAX computes in its kernel. You pass them as
 # rules. A column counts as 128 wide, on both sides.
 
 # %% active="ipynb"
 # print(graduation.costs(find("splash_vjp").solution))
 
 # %% [markdown]
-# Seven dots back for two forward. Two of the seven compute `s` again, and two compute `dp`, once for each order of the list.
+# The forward pass takes two dots per tile, the backward passes seven. Two of the seven compute `s` again, and two compute `dp`, once for each order of the list.
 #
-# Dots are those of JAX's two backward kernels, steps and bytes are fewer. Given as an array, a mask such as the window would be fetched in
-# patterns, and cost more bytes than JAX's.
+# The reference takes as many dots as JAX's two backward kernels, and fewer steps and bytes. Passed as an array, a window mask would be fetched as stored
+# patterns and would move more bytes than JAX's kernel does.
 #
-# JAX's kernel has a way with five dots, too, which stands here under dk and dv. With `use_fused_bwd_kernel=True` the walk by columns adds
-# `ds·k` as well. But the rows of dq then come back again and again, so each column writes a dq of its own to HBM, and XLA adds them up, which is not counted here: fewer dots, and with many columns more bytes. tokamax's kernel (2026) is always fused.
+# JAX's kernel can also do it with five dots. The table counts this under dk and dv. With `use_fused_bwd_kernel=True` the walk by columns adds
+# up `ds·k` as well. But the rows of dq then come back again and again, so each column writes its own dq to HBM, and XLA adds them up, which is not counted here: fewer dots, and with many columns more bytes. tokamax's kernel (2026) is always fused.
 
 # %% [markdown]
-# ### The whole climb
+# ### The whole ladder
 #
-# A softmax takes **three passes** over its scores: for the maximum, the sum, the weights. A maximum and a sum can be found in **two**
+# A softmax takes **three passes** over its scores: for the maximum, the sum, the weights. You found the maximum and the sum in **two**
 # launches, then, with a correction, in **one** pass. The same correction carries an accumulator along, and the scores
-# are **never materialised**. Then masks: first obeyed; then **compute skipped**, by `pl.when`; then **traffic skipped**, by an index
-# map that stays; then **steps skipped**, by a list. Heads, groups, documents and caps were a line or two
-# each. All along, the body in the middle hardly changed. And **one number a row** is all that it leaves beside its result: enough to put parts
-# together that were computed apart, and enough to find every weight again when it trains.
+# are **never materialised**. Then came masks: first applied; then **compute skipped**, by `pl.when`; then **traffic skipped**, by an index
+# that does not change; then **steps skipped**, by a list. Heads, groups, documents and caps were a line or two
+# each. All along, the body in the middle hardly changed. Besides its result, it leaves **one number per row**. That is enough to merge parts
+# that were computed separately, and enough to compute every weight again in training.
 
 # %% [markdown]
-# ### What production does beyond
+# ### What production kernels do beyond this
 #
 # * **A batch.** JAX's SplashAttention and yours take one sequence. `jax.vmap` adds a grid axis for more, to yours as well.
-# * **Two block sizes for keys.** In JAX's kernel `block_kv` is what one step fetches, `block_kv_compute` what one dot takes of it: large
+# * **Two block sizes for keys.** In JAX's kernel a step fetches `block_kv` keys, and a dot takes `block_kv_compute` of them: large
 #   fetches, small intermediates. The backward kernels have sizes of their own.
 # * **The vector unit.** A score costs 4 · H FLOPs in the matrix unit, and a maximum, an exponential and a sum outside of it. The receipt's
-#   "at most" knows nothing of these. With H = 64 the FLOPs are half as many and the exponentials as many as before, and blocks are
-#   padded to 128 lanes all the same. tokamax, below, takes exponentials to the base 2.
-# * **Documents.** Ids are known too late for a list made in NumPy: tiles between two documents are computed and masked, here and with the
-#   `segment_ids` of JAX's kernel. But that takes a mask as a JAX array, too. Its tables are then made on the device, and these dots are skipped, but it keeps the mask whole in HBM, as tokamax (2026) does, which makes the flat list on the device, and launches a grid whose length is known only there.
-# * **Layouts.** In JAX's kernel q, k and v may each lie in memory with the sequence as their last axis; `QKVLayout` says which.
+#   "at most" ignores these. With H = 64 there are half as many FLOPs and just as many exponentials, and blocks are
+#   still padded to 128 lanes. tokamax, below, takes exponentials to the base 2.
+# * **Documents.** Ids are known too late for a list made in NumPy. So tiles between two documents are computed and masked, here and with the
+#   `segment_ids` of JAX's kernel. But JAX's kernel also accepts a mask as a JAX array. Its tables are then made on the device, and these dots are skipped. The price: it keeps the whole mask in HBM. tokamax (2026) does so too; it makes the flat list on the device, and launches a grid whose length is known only there.
+# * **Layouts.** In JAX's kernel q, k and v may each have the sequence as their last axis in memory; `QKVLayout` says which.
 # * **A flat list.** [tokamax](https://github.com/openxla/tokamax) has a newer version of JAX's kernel, which calls itself experimental
-#   (2026). Its forward pass, too, walks active tiles with first and last flags.
-# * **Many chips.** JAX's kernel can be cut across chips by heads (`head_shards`) and by queries (`q_seq_shards`), and not by keys.
+#   (2026). Its forward pass also walks active tiles with first and last flags.
+# * **Many chips.** JAX's kernel can be cut across chips by heads (`head_shards`) and by queries (`q_seq_shards`), but not by keys.
 #   Ring attention cuts the keys. tokamax has it (`ring_attention_kernel.py`), and you have both pieces: `attention_lse` and
 #   `merge_attention`.
 #
 # The next thing to read is
 # [JAX's kernel](https://github.com/jax-ml/jax/blob/main/jax/experimental/pallas/ops/tpu/splash_attention/splash_attention_kernel.py),
-# with [FlashAttention-2](https://arxiv.org/abs/2307.08691) beside it, which states both passes. The backward pass is derived in
+# together with [FlashAttention-2](https://arxiv.org/abs/2307.08691), which states both passes. The backward pass is derived in
 # appendix B of [FlashAttention](https://arxiv.org/abs/2205.14135).
 #
-# <details><summary>More: where you meet this ladder in JAX's source</summary>
+# <details><summary>More: where you find this ladder in JAX's source</summary>
 #
-# As JAX 0.10.2 (2026) has it, in `splash_attention_kernel.py`:
+# In JAX 0.10.2 (2026), in `splash_attention_kernel.py`:
 #
-# * `flash_attention_kernel`: its `init`, `body` and `end` are your start, tile and store. m and l are (bq, 128), all lanes alike; `jnp.tile` makes m as wide as the scores, 1 / l as the output. `run` is a loop over the keys of a block, `block_kv_compute` at a time.
-# * `_apply_mask_and_soft_cap`: the cap, then stored patterns or a rule, and ids. What is hidden gets
-#   `DEFAULT_MASK_VALUE`, -0.7 times the largest f32, where yours gets -inf. So a row that sees nothing at all becomes a mean, or, where none of its
-# blocks runs, ends with 1 / l for an l of 0: NaN.
+# * `flash_attention_kernel`: its `init`, `body` and `end` are your start, tile and store. m and l are (bq, 128), with the same number in all lanes; `jnp.tile` makes m as wide as the scores, and 1 / l as wide as the output. `run` is a loop over the keys of a block, `block_kv_compute` at a time.
+# * `_apply_mask_and_soft_cap`: the cap, then stored patterns or a rule, and ids. Masked scores get
+#   `DEFAULT_MASK_VALUE`, -0.7 times the largest f32; yours get -inf. So a row that attends to nothing becomes a mean. If none of its
+#   blocks runs, it ends with 1 / l for an l of 0: NaN.
 # * `_next_nonzero`: `block_mask` holds the kinds, `data_next` your cols and `mask_next` your masks.
-# * `_flash_attention_dq_kernel`, `_flash_attention_dkv_kernel`: rows of lse and di, and in the latter, by `k_in_lanes=False`, the tile
-#   turned over.
+# * `_flash_attention_dq_kernel`, `_flash_attention_dkv_kernel`: rows of lse and di, and in the latter, by `k_in_lanes=False`, the
+#   transposed tile.
 #
 # The tables are made in `splash_attention_mask_info.py`: `_process_mask`, and for a mask that is a JAX array `_process_dynamic_mask`. There is one
-# table a head, or one for each of `head_shards` where a shard's heads share a static mask.
+# table per head, or one for each of `head_shards` if a shard's heads share a static mask.
 #
 # </details>
 
@@ -426,16 +426,17 @@ PUZZLE = Puzzle(
     },
     hints=[
         "Look at the eleven arguments of the two backward passes. Which come with the call, "
-        "which does the forward pass give, and which is computed in between?",
+        "which does the forward pass return, and which is computed in between?",
         "The forward rule returns `(result, kept)`. The backward rule returns one gradient for "
         "each argument that is not in `nondiff_argnums`. `jnp.sum(..., axis=-1)` has the shape "
         "(N, T), and `[:, None]` puts an axis in between; `.astype(jnp.float32)` comes before "
         "the product.",
         "Forward: both outputs, then the result and six things to keep. Backward: unpack them; "
-        "delta, of o and do; the eleven arguments once, for both passes; three gradients and "
-        "`None`.",
+        "compute delta from o and do; write the eleven arguments once, for both passes; return "
+        "three gradients and `None`.",
     ],
-    explain="""What the backward pass needs of the softmax is one number a row, lse; what it needs of the result is another, delta.
-    All else is computed again in VMEM. So memory grows with T, while the dots grow with the tiles of the mask, forward and back.""",
+    explain="""Of the softmax, the backward pass needs one number per row, lse. Of the result it
+    needs another, delta. Everything else is computed again in VMEM. So memory grows with T, and
+    the dots grow with the tiles of the mask, forward and backward.""",
     audit=audit,
 )
