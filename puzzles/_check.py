@@ -14,18 +14,43 @@ import jax
 
 from puzzles import _progress, _regions
 from puzzles._compile import Compiler, CompilerMissingError
-from puzzles._draw import BLUE, FAINT, GREEN, bar, card, paragraph, source
-from puzzles._judge import Verdict, is_function, judge, shown, unwrap
+from puzzles._draw import (
+    BLUE,
+    FAINT,
+    GREEN,
+    VERMILLION,
+    bar,
+    block_squares,
+    card,
+    code,
+    paragraph,
+    source,
+)
+from puzzles._judge import Verdict, is_function, judge, unwrap
 from puzzles._ladders import UnknownPuzzleError, find, ladder_module, ladders
 from puzzles._puzzle import Puzzle
-from puzzles._rules import sentence
+from puzzles._receipt import receipt_html
+from puzzles._rules import address, sentence
 
 _hinted: dict[str, int] = {}
 _passed: dict[str, Callable] = {}
+_just_shown: Verdict | None = None
 
 
 class NotPassedError(AssertionError):
     """Raised by `check` under PUZZLES_STRICT=1 instead of returning anything but a pass."""
+
+
+class _Shown(Verdict):
+    """A verdict of `check`, which a notebook shows as HTML."""
+
+    def _ipython_display_(self) -> None:
+        """Show the verdict, unless `check` has just shown it as the last line of the cell."""
+        global _just_shown
+        if _just_shown is self:
+            _just_shown = None
+            return
+        display(str(self), verdict_page(self))
 
 
 def check(fn: Callable, seed: int | None = None) -> Verdict | None:
@@ -36,6 +61,7 @@ def check(fn: Callable, seed: int | None = None) -> Verdict | None:
     Never raises, unless PUZZLES_STRICT=1: then anything but a pass raises NotPassedError.
     Returns None where there was nothing to judge; the sentence shown says why.
     """
+    global _just_shown
     try:
         verdict = _verdict_on(fn, seed)
     except (UnknownPuzzleError, CompilerMissingError) as error:
@@ -49,11 +75,39 @@ def check(fn: Callable, seed: int | None = None) -> Verdict | None:
         unkept = _progress.add(verdict.puzzle) or ""
         line = f"{_progress_line(verdict.puzzle)} {unkept}".strip()
         verdict = dataclasses.replace(verdict, notes=(*verdict.notes, line))
-    display(str(verdict), verdict.html())
-    shown(verdict)
+    verdict = _just_shown = _Shown(**vars(verdict))
+    display(str(verdict), verdict_page(verdict))
     if not verdict.passed and _strict():
         raise NotPassedError(str(verdict))
     return verdict
+
+
+def verdict_page(verdict: Verdict) -> str:
+    """The HTML of a verdict."""
+    colour = GREEN if verdict.passed else VERMILLION
+    if verdict.stage == "unsolved":
+        colour = "#888888"
+    faint = "margin-top:4px;opacity:.8"
+    parts = [f"<b>{html.escape(verdict.headline)}</b>"]
+    for text in filter(None, (verdict.first, verdict.diagnosis, verdict.says, verdict.receipt)):
+        parts.append(f"<div style='margin-top:4px'>{code(text)}</div>")
+    if verdict.picture:
+        caption = verdict.picture.replace(" (. right, x wrong)", ", right and wrong")
+        parts.append(block_squares(caption))
+    parts += (f"<div style='{faint}'>{code(text)}</div>" for text in verdict.notes)
+    if verdict.is_a_fault:
+        where = f"href='{address(verdict.rule)}' target='_blank' style='color:inherit'"
+        link = f"<a {where}>{verdict.rule}</a>"
+        parts.append(f"<div style='{faint}'>What this rule means: {link}</div>")
+    if verdict.details:
+        parts.append(
+            "<details style='margin-top:4px'><summary style='opacity:.8'>details</summary>"
+            f"{receipt_html(verdict.details)}</details>"
+        )
+    return (
+        f"<div style='border-left:4px solid {colour};padding:4px 0 4px 12px;"
+        f"max-width:56em'>{''.join(parts)}</div>"
+    )
 
 
 def _strict() -> bool:

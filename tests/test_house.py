@@ -31,7 +31,7 @@ WINGS = (
 # A part may import every part of the lines before its own; parts of one line are neighbours.
 FLOORS = (
     ("_jax",), ("_rules",), ("_program",), ("_launch",), ("_simulator", "_compile"), ("_receipt",),
-    ("_draw",), ("_judge",), ("_check", "_author"), ("_examine",), ("_show",), ("__init__",),
+    ("_draw", "_judge"), ("_check", "_author"), ("_examine",), ("_show",), ("__init__",),
 )  # fmt: skip
 GROUND = ("_regions", "_record", "_puzzle", "_ladders")  # for `_judge` and all above it
 
@@ -176,6 +176,7 @@ def test_each_door_says_what_goes_in_and_what_comes_out() -> None:
         ("basics.add_ten", "from puzzles._compile.chips import CHIPS", "past the door of _compile"),
         ("basics.add_ten", "from puzzles._regions import starter", "`puzzles` and front doors"),
         ("_program.run", "def f():\n    from puzzles._compile import lowered", "not know _compile"),
+        ("_judge.case", "from puzzles._draw import cell", "_judge does not know _draw"),
         ("_compile.chips", "from puzzles._simulator import simulate", "does not know _simulator"),
     ],
 )

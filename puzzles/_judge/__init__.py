@@ -14,4 +14,4 @@ from puzzles._judge.judging import judge, judge_fresh
 from puzzles._judge.numbers import largest_error, tolerance_of
 from puzzles._judge.origin import equations_outside
 from puzzles._judge.source import Code, is_function, unwrap
-from puzzles._judge.verdict import Verdict, shown
+from puzzles._judge.verdict import Verdict

@@ -1,15 +1,12 @@
-"""A verdict and how it reads, as text and as HTML; and what a pass says: the rung's lesson, what
-the answer costs beside the reference, and remarks."""
+"""A verdict as data and text; on a pass the lesson, the cost next to the reference's, remarks."""
 
 from __future__ import annotations
 
-import html as escape_html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from puzzles._compile import CHIPS
-from puzzles._draw import GREEN, VERMILLION, block_squares, code
 from puzzles._judge.answer import Answer
 from puzzles._judge.cost import Cost
 from puzzles._judge.costs import Scale
@@ -18,7 +15,6 @@ from puzzles._puzzle import Puzzle
 from puzzles._receipt import (
     amount,
     amounts,
-    receipt_html,
     receipt_text,
     scaled,
     seconds_words,
@@ -30,7 +26,6 @@ from puzzles._receipt import (
 from puzzles._rules import address, sentence, title_of
 
 _CHIP = CHIPS["v5e"]
-_just_shown: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ class Verdict:
 
     def __str__(self) -> str:
         parts = [self.first, self.diagnosis, self.says, self.picture, self.receipt, *self.notes]
-        if self._is_a_fault:
+        if self.is_a_fault:
             parts.append(f"Rule `{self.rule}`: {address(self.rule)}")
         body = "\n".join(_indent(part) for part in parts if part)
         folded = f"\n\n{_indent(self.details)}" if self.details else ""
@@ -77,55 +72,13 @@ class Verdict:
     __repr__ = __str__  # what a notebook keeps as plain text
 
     @property
-    def _is_a_fault(self) -> bool:
+    def is_a_fault(self) -> bool:
         """Whether a rule is broken, and not only a gap left open."""
         return bool(self.rule) and self.stage != "unsolved"
-
-    def _ipython_display_(self) -> None:
-        """Show the verdict, unless it is what `check` has just shown as the cell's last line."""
-        global _just_shown
-        if _just_shown is self:
-            _just_shown = None
-            return
-        from IPython.display import display
-
-        display({"text/plain": str(self), "text/html": self.html()}, raw=True)
-
-    def html(self) -> str:
-        colour = GREEN if self.passed else VERMILLION
-        if self.stage == "unsolved":
-            colour = "#888888"
-        faint = "margin-top:4px;opacity:.8"
-        parts = [f"<b>{escape_html.escape(self.headline)}</b>"]
-        for text in filter(None, (self.first, self.diagnosis, self.says, self.receipt)):
-            parts.append(f"<div style='margin-top:4px'>{code(text)}</div>")
-        if self.picture:
-            caption = self.picture.replace(" (. right, x wrong)", ", right and wrong")
-            parts.append(block_squares(caption))
-        parts += (f"<div style='{faint}'>{code(text)}</div>" for text in self.notes)
-        if self._is_a_fault:
-            where = f"href='{address(self.rule)}' target='_blank' style='color:inherit'"
-            link = f"<a {where}>{self.rule}</a>"
-            parts.append(f"<div style='{faint}'>What this rule means: {link}</div>")
-        if self.details:
-            parts.append(
-                "<details style='margin-top:4px'><summary style='opacity:.8'>details</summary>"
-                f"{receipt_html(self.details)}</details>"
-            )
-        return (
-            f"<div style='border-left:4px solid {colour};padding:4px 0 4px 12px;"
-            f"max-width:56em'>{''.join(parts)}</div>"
-        )
 
 
 def _indent(text: str) -> str:
     return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
-
-
-def shown(verdict: Verdict) -> None:
-    """Say that `verdict` is on the screen: a notebook that echoes a cell's last value skips it."""
-    global _just_shown
-    _just_shown = verdict
 
 
 def passed(answer: Answer) -> Verdict:

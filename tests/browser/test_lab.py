@@ -24,6 +24,7 @@ from playwright.sync_api import Locator, Page, expect, sync_playwright
 
 import puzzles
 from puzzles import _check, _draw, _show
+from puzzles._check import verdict_page
 from puzzles._puzzle import starter_function
 from puzzles._receipt import receipt_html, receipt_text
 
@@ -284,7 +285,7 @@ _SMALLEST = """() => Math.min(...[...document.querySelectorAll('.pz-walk *')]
 
 def _verdict_on(rung: str, answer: str) -> str:
     """What is said in a rung of another one's solution."""
-    return puzzles.judge(puzzles.find(rung), puzzles.find(answer).solution).html()
+    return verdict_page(puzzles.judge(puzzles.find(rung), puzzles.find(answer).solution))
 
 
 def _receipts() -> str:

@@ -16,6 +16,7 @@ from learner import Notebook, solved
 
 import puzzles
 from puzzles import _check
+from puzzles._check import verdict_page
 from puzzles._judge import judge
 from puzzles._judge.questions import memory
 
@@ -194,7 +195,7 @@ def test_a_pass_of_the_first_rungs_is_short_before_its_details(
     assert len(short.splitlines()) <= 5
     assert "\n\n" not in details
     assert "HBM" in details
-    before, _, folded = verdict.html().partition("<details")
+    before, _, folded = verdict_page(verdict).partition("<details")
     assert "VMEM" in folded
     assert "VMEM" not in before
 
@@ -240,7 +241,7 @@ def test_html_says_what_the_text_says(notebook: Notebook) -> None:
     verdict = puzzles.judge(
         puzzles.find("vector_add"), _kernel(notebook, "o_ref[...] = x_ref[...] < y_ref[...]")
     )
-    page = verdict.html()
+    page = verdict_page(verdict)
     assert "&lt;" in page
     assert "x_ref[...] < y_ref" not in page
     for word in ("vector_add", "raises"):

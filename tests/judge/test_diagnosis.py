@@ -16,6 +16,7 @@ from launched import call
 from learner import judged
 
 import puzzles
+from puzzles._check import verdict_page
 from puzzles._judge import judge
 from puzzles._judge.explain.by_facts import block_map, like_others
 from puzzles._judge.numbers import compare
@@ -59,7 +60,7 @@ def test_what_is_never_written_speaks_first_and_no_guess_is_made() -> None:
     assert first.startswith("  Look here first: ")
     assert "is visited by no grid step" in first
     assert verdict.diagnosis is None
-    page = verdict.html()
+    page = verdict_page(verdict)
     assert page.index("Look here first") < page.index("elements")
 
 
@@ -105,7 +106,7 @@ def test_a_map_is_small_and_never_all_right() -> None:
 def test_the_maps_caption_in_html_does_not_speak_of_characters() -> None:
     verdict = judged("row_sum", ("jnp.sum(x_ref[...], axis=1, keepdims=True)", "0.0"))
     assert "(. right, x wrong)" in str(verdict)
-    page = verdict.html()
+    page = verdict_page(verdict)
     shown = re.sub(r"<title>.*?</title>|aria-label='.*?'", "", page, flags=re.S)
     assert "x wrong" not in shown
     assert "output blocks of o_ref, right and wrong" in page
@@ -116,7 +117,7 @@ def test_a_short_vector_is_printed_whole() -> None:
     verdict = judge(puzzle, lambda sizes: puzzle.solution(sizes) + 1)
     assert "\n  expected [0, 100, 100, 256, 456, 512]\n" in str(verdict)
     assert "\n  got      [1, 101, 101, 257, 457, 513]" in str(verdict)
-    assert "[1, 101, 101, 257, 457, 513]" in verdict.html()
+    assert "[1, 101, 101, 257, 457, 513]" in verdict_page(verdict)
 
 
 @pytest.mark.parametrize(("error", "close"), [("1.0001", True), ("1.01", False)])

@@ -12,6 +12,7 @@ from learner import edited
 
 import puzzles
 from puzzles._author import proof
+from puzzles._check import verdict_page
 from puzzles._judge import Code, cases, fresh_case, judge, judge_fresh
 from puzzles._judge.case import own_seed
 
@@ -45,7 +46,7 @@ def test_sizes_known_by_heart_do_not_help(name: str) -> None:
     again = judge(puzzle, fn, seed=first.seed)
     assert (again.case, again.stage, again.says) == (first.case, first.stage, first.says)
     assert f"`check({puzzle.name}, seed={first.seed})` draws it again" in str(again)
-    assert f"check({puzzle.name}, seed={first.seed})" in again.html()
+    assert f"check({puzzle.name}, seed={first.seed})" in verdict_page(again)
 
 
 def test_the_same_code_meets_the_same_case_and_any_edit_another() -> None:

@@ -13,6 +13,7 @@ from string import Formatter
 import pytest
 
 from puzzles import __main__
+from puzzles._check import verdict_page
 from puzzles._judge import Verdict
 from puzzles._launch import KINDS
 from puzzles._rules import PAGE, RULES, address, page, table, title_of
@@ -40,10 +41,10 @@ def test_every_kind_of_finding_is_a_rule_with_its_section_on_the_page() -> None:
 def test_a_verdict_leads_to_its_rule_and_an_open_gap_to_none() -> None:
     wrong = Verdict(False, "memory", "It is read too early.", rule="hazard")
     assert f"Rule `hazard`: {address('hazard')}" in str(wrong)
-    assert f"href='{address('hazard')}'" in wrong.html()
+    assert f"href='{address('hazard')}'" in verdict_page(wrong)
     left = Verdict(False, "unsolved", "Fill it in.", rule="untouched")
     assert "Rule" not in str(left)
-    assert "href" not in left.html()
+    assert "href" not in verdict_page(left)
 
 
 @pytest.mark.parametrize("name", ["exceptions", "mosaic", "libtpu"])
