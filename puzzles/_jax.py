@@ -94,6 +94,10 @@ _QUICK_FLAGS = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_s
 if _numbers(jax.__version__) < (0, 11):  # 0.11.2 has no others, and would end with the process
     _QUICK_FLAGS["xla_cpu_use_fusion_emitters"] = False
 
+# Whether the libtpu of this JAX takes a block of 8 rows out of an array of 8 bits, which lies in
+# tiles of 32: that of 0.12 does, 0.0.50, and that of 0.7 does; that of 0.10 and 0.11 does not.
+CUTS_TILES_OF_BYTES = not (0, 10) <= _numbers(jax.__version__) < (0, 12)
+
 # Until 0.10 a ClosedJaxpr held a Jaxpr and its constants. 0.11 made them one class, which answers
 # to `.jaxpr` and `.consts`; 0.12 dropped the second name.
 ClosedJaxpr = getattr(_public, "ClosedJaxpr", Jaxpr)
@@ -168,6 +172,36 @@ def retraced() -> Iterator[None]:
         yield
 
 
+def _cut_as_the_output(interpret: Callable[..., Any]) -> Callable[..., Any]:
+    """JAX's interpreter, for which an aliased input has the output's blocks if no line uses it.
+
+    From 0.11.2 on it copies the output over the input after each step. The output is padded to
+    whole blocks and an input in `pl.ANY` is not, so that it raises a TypeError.
+    """
+
+    @functools.wraps(interpret)
+    def interpreted(*args: Any, **params: Any) -> Any:
+        kernel, grid = params["jaxpr"], params["grid_mapping"]
+        used = {v for one in kernel.eqns for v in one.invars if isinstance(v, Var)}
+        blocks = list(grid.block_mappings)
+        for n, output in params["input_output_aliases"]:
+            if kernel.invars[n] not in used:
+                blocks[n - grid.num_index_operands] = blocks[grid.num_inputs + output]
+        params["grid_mapping"] = grid.replace(block_mappings=tuple(blocks))
+        return interpret(*args, **params)
+
+    return interpreted
+
+
+if _numbers(jax.__version__) >= (0, 11, 2):  # 0.11.0 and older keep the two apart
+    with contextlib.suppress(ImportError, AttributeError):
+        from jax._src.pallas import hlo_interpreter
+
+        hlo_interpreter.pallas_call_hlo_interpret = _cut_as_the_output(
+            hlo_interpreter.pallas_call_hlo_interpret
+        )
+
+
 def call_at_fault(error: BaseException) -> tuple[Any, int]:
     """The index map that `pallas_call` was reading when it raised, or None; and how many arrays it
     was to prefetch."""
@@ -195,6 +229,11 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
         consts, carries, _ = params["ft_in"].unpack()
         return len(consts), len(carries)
     return params["num_consts"], params["num_carry"]
+
+
+def hi_primitive(equation: JaxprEqn) -> Any:
+    """The high-level primitive that an equation calls, which can `expand`; None for all others."""
+    return equation.params.get("_prim")  # since 0.12
 
 
 def is_key(form: Any) -> bool:
@@ -315,6 +354,17 @@ def unused_copies_untold() -> Iterator[None]:
 
 def _is_no_unused_copy(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("AsyncCopyDescriptor was not used")
+
+
+def made_by_a_pipeline(info: Any) -> bool:
+    """Whether `emit_pipeline` itself made an equation, and no line of the body that it runs."""
+    frames = getattr(getattr(info, "traceback", None), "frames", None) or ()
+    for frame in frames:  # the innermost first
+        if re.search(r"mosaic[\\/]pipeline\.py$", frame.file_name):
+            return True
+        if source_info_util.is_user_filename(frame.file_name):
+            return False
+    return False
 
 
 def function_place(jaxpr: Any) -> tuple[str, int]:

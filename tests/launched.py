@@ -25,6 +25,12 @@ def copy_kernel(x_ref: Any, o_ref: Any) -> None:
     o_ref[...] = x_ref[...]
 
 
+def cores(count: int) -> Any:
+    """A mesh of so many TensorCores, for `pl.kernel`."""
+    mesh = getattr(pltpu, "TensorCoreMesh", None)  # before JAX 0.11 a function makes it
+    return (mesh or pltpu.create_tensorcore_mesh)(axis_name="core", num_cores=count)
+
+
 def call(
     kernel: Callable,
     out: Any,

@@ -304,9 +304,11 @@ def in_a_scan():
     return scanned, x
 
 
-def mesh(size=4):
-    """An abstract mesh: nobody here has several devices."""
-    return jax.sharding.AbstractMesh((size,), ("x",))
+def mesh(*sizes):
+    """An abstract mesh: nobody here has several devices. Its axes are named x, y and z."""
+    sizes = sizes or (4,)
+    auto = (jax.sharding.AxisType.Auto,) * len(sizes)  # the default before JAX 0.11.2
+    return jax.sharding.AbstractMesh(sizes, tuple("xyz"[: len(sizes)]), axis_types=auto)
 
 
 def sharded():

@@ -216,8 +216,8 @@ def multiplied(m, k, n, block, dtype):
     return fn, S((m, k), dtype), S((k, n), dtype)
 
 
-def gathered(shape, names):
-    devices = jax.sharding.AbstractMesh(shape, names)
+def gathered(*sizes):
+    devices = mesh(*sizes)
     fn = functools.partial(of(GATHER, "all_gather"), mesh=devices, axis_name="x")
     return fn, S((128, 128), f32)
 
@@ -254,8 +254,8 @@ KERNELS = (
     ("matmul", "256 × 384 × 256, f32", matmul, 12),
     ("matmul", "512 × 512 × 512, bf16, blocks of 256",
      lambda: multiplied(512, 512, 512, 256, bf16), 8),
-    ("all_gather", "4 devices, 32 × 128 of each", lambda: gathered((4,), ("x",))),
-    ("all_gather", "rings of 2 of 4 devices", lambda: gathered((2, 2), ("x", "y"))),
+    ("all_gather", "4 devices, 32 × 128 of each", lambda: gathered(4)),
+    ("all_gather", "rings of 2 of 4 devices", lambda: gathered(2, 2)),
     ("philox_random_bits", "512 × 512",
      lambda: random_bits("philox", "philox_random_bits", (512, 512))),
     ("plthreefry_random_bits", "300 × 400",

@@ -20,7 +20,7 @@ from puzzles._compile import messages
 from puzzles._compile.chips import CHIPS
 from puzzles._jax import is_key, key_bits, keys_of
 from puzzles._launch import Traced, as_function
-from puzzles._program import kernel_calls
+from puzzles._program import as_tpu, kernel_calls
 
 INSTALL_LIBTPU = f'pip install "jax[tpu]=={jax.__version__}" flatbuffers'
 
@@ -193,7 +193,8 @@ def _exported(traced: Traced) -> bytes:
         made = (keys_of(leaf, form) if is_key(form) else leaf for leaf, form in given)
         return as_function(traced)(*made)
 
-    return bytes(export.export(jax.jit(function), platforms=["tpu"])(*shapes).serialize())
+    with as_tpu():
+        return bytes(export.export(jax.jit(function), platforms=["tpu"])(*shapes).serialize())
 
 
 # On other chips libtpu aborts on many kernels while it estimates.

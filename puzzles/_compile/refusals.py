@@ -13,6 +13,7 @@ from puzzles._compile.chips import CHIPS, Chip
 from puzzles._compile.compiler import Compiler
 from puzzles._compile.messages import amount
 from puzzles._launch import ERROR, Finding, Launch, Traced, as_function, told
+from puzzles._program import as_tpu
 
 
 def budget(launch: Launch, chip: Chip) -> int:
@@ -45,7 +46,8 @@ def lowered(traced: Traced) -> Iterator[Finding]:
     """
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in traced.leaves]
     try:
-        jax.jit(as_function(traced)).trace(*shapes).lower(lowering_platforms=("tpu",))
+        with as_tpu():  # from JAX 0.11.2 on `run_scoped` asks for the chip here
+            jax.jit(as_function(traced)).trace(*shapes).lower(lowering_platforms=("tpu",))
     except Exception as error:
         yield messages.lowering(error, traced.jaxpr)
     else:

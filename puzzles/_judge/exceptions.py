@@ -102,7 +102,9 @@ def learners_line(error: BaseException) -> tuple[str, str] | None:
     if not (own := _own_frames(error)):
         return None
     frame, number = own[-1]
-    return frame.f_code.co_name, _line(frame, number)
+    # Before Python 3.12 a comprehension has a frame of its own.
+    name = re.sub(r"(\.<locals>\.<\w+(comp|expr)>)+$", "", frame.f_code.co_qualname)
+    return name.rpartition(".")[2], _line(frame, number)
 
 
 def _line(frame: FrameType, number: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from puzzles._jax import CUTS_TILES_OF_BYTES
 from puzzles._launch.accesses import begun_elsewhere
 from puzzles._launch.finding import WARNING, Finding, ints, line_of, told
 from puzzles._launch.launch import Launch
@@ -250,8 +251,9 @@ def _misaligned(operand: Operand) -> Iterator[Finding]:
             yield told("misaligned", "1-D block", operand=name, form=form, shape=shape)
     else:
         # Mosaic looks at the last two axes of the array, where a squeezed axis counts as 1. Arrays
-        # of 8 bits have tiles of 32 rows where their rows divide by 32, and libtpu cuts no tile.
-        tile = 32 if itemsize(operand.dtype) == 1 and shape[-2] % 32 == 0 else 8
+        # of 8 bits have tiles of 32 rows if their rows divide by 32.
+        whole = not CUTS_TILES_OF_BYTES and itemsize(operand.dtype) == 1 and shape[-2] % 32 == 0
+        tile = 32 if whole else 8
         for axis, multiple, place in ((-1, 128, "last"), (-2, tile, "second-last")):
             if sizes[axis] != shape[axis] and sizes[axis] % multiple:
                 words = "misaligned" + ", and squeezed" * (operand.block[axis] is None)

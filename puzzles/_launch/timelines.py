@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import is_remote
+from puzzles._jax import is_remote, made_by_a_pipeline
 from puzzles._launch.abstract_refs import UNNAMED
 from puzzles._launch.copies import bytes_of
 from puzzles._launch.copies_in_flight import Flight, Flights, Place
@@ -244,7 +244,8 @@ class _Follower:
         for how, place in (("reads", source), ("writes", target)):
             if place.beyond:
                 ref = place.buffer
-                words = "copy outside" if text else "copy of a pipeline outside"
+                piped = made_by_a_pipeline(self.info)
+                words = "copy of a pipeline outside" if piped else "copy outside"
                 where = dict(operand=ref.name, part=place.in_full, shape=ref.shape)
                 refused.append((words, dict(kind="out-of-bounds", who=who, **where)))
             if why := self.flights.forbidden(how, place):

@@ -17,6 +17,7 @@ from puzzles._jax import (
     ClosedJaxpr,
     JaxprEqn,
     Literal,
+    hi_primitive,
     jaxpr_as_fun,
     retraced,
     unused_copies_untold,
@@ -32,6 +33,7 @@ from puzzles._program import (
     fingerprint,
     kernel_calls,
     part,
+    rewritten,
     with_interpret,
 )
 from puzzles._rules import sentence
@@ -151,9 +153,33 @@ def trace_call(fn: Callable, *args: object) -> Traced:
     if key not in kept:
         # A trace remembers its mesh, and lowering for a TPU will ask for it.
         with as_tpu(), retraced(), unused_copies_untold():
-            kept[key] = jax.make_jaxpr(call, return_shape=True)(*traced)
+            jaxpr, out = jax.make_jaxpr(call, return_shape=True)(*traced)
+            kept[key] = _expanded(jaxpr), out
     jaxpr, out = kept[key]
     return Traced(jaxpr, traced, out)
+
+
+def _expanded(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The program with what a high-level primitive does in its place.
+
+    From JAX 0.12 on `searchsorted` is such a primitive, and so are `einsum` and `nonzero`.
+    """
+    each = equations(closed.jaxpr)
+    found = any(hi_primitive(one) is not None for one in each)
+    return rewritten(closed, _expansion) if found else closed
+
+
+def _expansion(equation: JaxprEqn) -> JaxprEqn:
+    primitive = hi_primitive(equation)
+    if primitive is None:
+        return equation
+
+    def expand(*flat: Any) -> list[Any]:
+        return jax.tree.leaves(primitive.expand(*jax.tree.unflatten(primitive.in_tree, flat)))
+
+    forms = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)
+    (call,) = jax.make_jaxpr(jax.jit(expand))(*forms).eqns
+    return equation.replace(primitive=call.primitive, params=call.params, effects=call.effects)
 
 
 _keeping: list[dict] = []

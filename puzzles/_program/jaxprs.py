@@ -21,7 +21,7 @@ CALLS = {
 # Primitives that move numbers and compute nothing.
 LAYOUT = {
     "reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "slice", "dynamic_slice",
-    "split", "pad", "concatenate", "rev", "copy", "copy_p", "stop_gradient",
+    "split", "unstack", "pad", "concatenate", "rev", "copy", "copy_p", "stop_gradient",
 }  # fmt: skip
 # Returns the replacement of an equation. Programs nested in the equation are rewritten before.
 Rule = Callable[[JaxprEqn], JaxprEqn]

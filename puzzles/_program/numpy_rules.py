@@ -252,6 +252,7 @@ BLOCKS: dict[str, Rule] = {
     "split": lambda params, values: np.split(
         values[0], np.cumsum(params["sizes"])[:-1], params["axis"]),
     "concatenate": lambda params, values: np.concatenate(values, params["dimension"]),
+    "unstack": lambda params, values: [*np.moveaxis(values[0], params["axis"], 0)],  # since 0.12
     "stack": lambda params, values: np.stack(values, params["axis"]),
     "transpose": lambda params, values: values[0].transpose(params["permutation"]),
     "bitcast": lambda params, values: bitcast(values[0], params["ty"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,15 +14,25 @@ from jax.sharding import AbstractMesh
 from puzzles._jax import abstract_device, answers_about_tpus, instead
 
 
-def as_tpu() -> AbstractContextManager:
-    """A context manager: tracing sees a TPU v5e. On a real TPU it changes nothing.
+@contextmanager
+def as_tpu() -> Iterator[None]:
+    """Context manager: tracing and lowering see a TPU v5e. On a real TPU it changes nothing.
 
-    JAX 0.10 and newer ask for the chip when they lower a kernel with a 1-D block or a traced `//`,
-    and when they trace `emit_pipeline`. Every equation remembers the mesh under which it was
-    traced, so entering this context only to lower is too late.
+    JAX 0.10 and newer ask for the chip when they lower a 1-D block or a traced `//`, and when they
+    trace `emit_pipeline`. Every equation remembers the mesh under which it was traced, so entering
+    this context only to lower is too late. A `shard_map` has a mesh of its own without a
+    chip, so JAX's questions about the chip are answered here.
     """
-    if jax.default_backend() == "tpu":
-        return nullcontext()
+    with ExitStack() as stack:
+        if jax.default_backend() != "tpu":
+            stack.enter_context(_tpu_mesh())
+            for module, name in answers_about_tpus():
+                stack.enter_context(instead(module, name, _without_tpu(getattr(module, name))))
+        yield
+
+
+def _tpu_mesh() -> AbstractContextManager:
+    """A context of an abstract TPU v5e."""
     device = abstract_device(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
     if device is None:
         return nullcontext()
@@ -59,7 +69,7 @@ def pipelines_on_cpu() -> None:
 def _without_tpu(answer: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(answer)
     def answered(*args: Any) -> Any:
-        with as_tpu():
+        with _tpu_mesh():
             return answer(*args)
 
     return answered

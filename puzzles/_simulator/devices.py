@@ -197,7 +197,7 @@ class _Device(Machine):
         if device is None:
             return self
         number = device
-        if isinstance(device, Mapping) or "MESH" in str(equation.params["device_id_type"]):
+        if isinstance(device, Mapping | tuple | list):
             own = np.unravel_index(self.number, sizes)
             named = device if isinstance(device, Mapping) else {}
             places = [*map(int, jax.tree.leaves(device))] if not named else [

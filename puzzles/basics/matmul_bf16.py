@@ -78,7 +78,8 @@ def matmul_bf16(
 # %% [markdown]
 # Narrow numbers are packed: two rows of bf16, or four of int8, share the words of one row of f32. So
 # a block of 8 rows takes half the VMEM in bf16. An int8 array whose rows divide by 32 lies in HBM in
-# tiles of 32 rows, and a block cannot cut one: take a multiple of 32, or the whole axis.
+# tiles of 32 rows, and the TPU compiler of JAX 0.10 and 0.11 cuts none: take a multiple of 32, or the
+# whole axis.
 
 # %% tags=["author"]
 import numpy as np

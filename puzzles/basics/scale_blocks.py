@@ -63,10 +63,10 @@ def scale_blocks(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 # %% [markdown]
 # Does a kernel surprise you? `print(x_ref[...])` in its body shows no numbers: JAX traces the body before
-# any step. `pl.debug_print("i = {}", i)` prints at every step. Braces are for integers, or at the
-# text's end for one array; a float has none: `pl.debug_print("x", x_ref[0, 0])`. A `check` runs your
-# kernel several times, at several shapes: expect many lines. On a TPU they go to the log, and only
-# if `xla_tpu_enable_log_recorder` is set:
+# any step. `pl.debug_print("i = {}", i)` prints at every step. Braces are for numbers, or at the
+# text's end for one array; before JAX 0.12 a float has none: `pl.debug_print("x", x_ref[0, 0])`.
+# A `check` runs your kernel several times, at several shapes: expect many lines. On a TPU they go to
+# the log, and only if `xla_tpu_enable_log_recorder` is set:
 # `jax.jit(scale_blocks).lower(x).compile({"xla_tpu_enable_log_recorder": "true"})(x)`.
 
 # %% tags=["author"]

@@ -208,9 +208,9 @@ def gapless_attention(
 # pages.
 #
 # For kernels of your own: `interpret=pltpu.InterpretParams()` runs them in JAX's simulator of a TPU.
-# There a copy comes only when it is waited for, and fresh memory is NaN. In JAX 0.10,
-# `InterpretParams(detect_races=True)` also prints both lines of a read before its wait; of no wait at
-# all, or a shared semaphore, it tells nothing, and `check` does.
+# There a copy comes only when it is waited for, and fresh memory is NaN.
+# `InterpretParams(detect_races=True)` also prints both lines of a read before its wait (JAX 0.12 raises
+# an exception then); of no wait at all, or a shared semaphore, it says nothing, and `check` does.
 
 # %% tags=["author"]
 import numpy as np

@@ -10,6 +10,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from launched import call, copy_kernel
 
+from puzzles._jax import CUTS_TILES_OF_BYTES
 from puzzles._launch import trace_call
 
 f32, bf16 = jnp.float32, jnp.bfloat16
@@ -57,8 +58,8 @@ def test_few_rows_take_what_the_receipt_says(compiler):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="its libtpu takes them")
 def test_a_block_of_8_bits_cuts_no_tile_of_32_rows(compiler):
-    """Of 32 rows it does, if it has 8; of 40 it does not."""
-    assert "window params" in compiler.compile(cut(8, jnp.int8), ["v5e"])["v5e"]
+    """Of 32 rows it does, if it has 8; of 40 it does not. Some versions of libtpu cut a tile."""
+    refused = compiler.compile(cut(8, jnp.int8), ["v5e"])["v5e"]
+    assert refused is None if CUTS_TILES_OF_BYTES else "window params" in refused
     assert compiler.compile(cut(8, jnp.int8, blocks=5), ["v5e"])["v5e"] is None

@@ -18,7 +18,7 @@ import sample
 from IPython.core.formatters import PlainTextFormatter
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from launched import call, copy_kernel, from_hbm
+from launched import call, copy_kernel, cores, from_hbm
 
 import puzzles
 from puzzles import examine
@@ -96,7 +96,7 @@ def test_code_that_no_file_keeps_is_named_without_a_line() -> None:
 
 @pytest.mark.skipif(not hasattr(pl, "kernel"), reason="0.7 has no pl.kernel")
 def test_pl_kernel_on_several_cores_is_named() -> None:
-    mesh = pltpu.create_tensorcore_mesh("core", num_cores=2)
+    mesh = cores(2)
 
     def body(x_ref, o_ref):
         pltpu.sync_copy(x_ref, o_ref)

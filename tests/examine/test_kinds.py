@@ -10,7 +10,7 @@ import pytest
 import sample
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from launched import call
+from launched import call, cores
 from launches import ANY, mesh
 
 from puzzles import Examination, examine
@@ -259,7 +259,7 @@ def test_a_table_that_the_kernel_writes_makes_counts_doubtful() -> None:
 @pytest.mark.parametrize("waits", [False, True])
 def test_what_pl_kernel_makes_is_read_as_a_launch(waits: bool) -> None:
     def fn(x):
-        mesh = pltpu.create_tensorcore_mesh("core", num_cores=1)
+        mesh = cores(1)
 
         def copies(x_ref, o_ref):
             def run(sem):
@@ -411,3 +411,29 @@ def test_no_words_for_no_axes_are_right() -> None:
     params = pltpu.CompilerParams(dimension_semantics=())
     found = examine(pl.pallas_call(negate, out_shape=TILE, compiler_params=params), TILE)
     assert (found.code, found.launches[0].line) == (0, None)  # no line of ours
+
+
+def sums_in_a_pipeline(x_ref, o_ref):
+    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    pltpu.emit_pipeline(negate, grid=(4,), in_specs=[spec], out_specs=[spec])(x_ref, o_ref)
+
+
+def divides(x_ref, o_ref):
+    o_ref[...] = x_ref[...] // 3
+
+
+@pytest.mark.parametrize(
+    ("kernel", "spec"),
+    [(pltpu.sync_copy, ANY), (sums_in_a_pipeline, ANY), (divides, pl.BlockSpec())],
+    ids=["sync_copy", "emit_pipeline", "//"],
+)
+def test_a_right_kernel_in_shard_map_is_blamed_for_nothing(kernel, spec) -> None:
+    """The mesh of `shard_map` knows no chip, and JAX asks it for that."""
+    x = S((32, 128), f32)
+    local = pl.pallas_call(
+        lambda x_ref, o_ref: kernel(x_ref, o_ref), in_specs=[spec], out_specs=spec, out_shape=x
+    )
+    P = jax.sharding.PartitionSpec("x")
+    fn = jax.shard_map(local, mesh=mesh(), in_specs=P, out_specs=P, check_vma=False)
+    found = examine(fn, S((128, 128), f32))
+    assert (found.unread, found.findings) == ("", ())

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from launched import cores
 from learner import Notebook, edited, solved
 
 import puzzles
@@ -57,7 +58,7 @@ def test_the_other_front_door_is_named() -> None:
         def body(x_ref, o_ref):
             pltpu.sync_copy(x_ref, o_ref)
 
-        mesh = pltpu.create_tensorcore_mesh("core")
+        mesh = cores(2)
         return pl.kernel(body, jax.ShapeDtypeStruct(x.shape, x.dtype), mesh=mesh)(x)
 
     verdict = judge(puzzles.find("add_ten"), add_ten)

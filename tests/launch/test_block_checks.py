@@ -14,6 +14,7 @@ from jax.experimental.pallas import tpu as pltpu
 from launched import call
 from launched import one as launched
 
+from puzzles._jax import CUTS_TILES_OF_BYTES
 from puzzles._launch import Finding, faults
 
 f32 = jnp.float32
@@ -170,6 +171,7 @@ NARROW = (
     ],
 )  # fmt: skip
 def test_a_block_that_no_tile_holds_is_misaligned(shape, block, dtype, says):
+    says = None if says == NARROW and CUTS_TILES_OF_BYTES else says
     spec = pl.BlockSpec(block, lambda *ids: ids)
     grid = tuple(-(-s // (b or 1)) for s, b in zip(shape, block, strict=True))
     told = found(S(shape, dtype), S(shape, dtype), grid, spec, spec)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import launches
 import pytest
 import sample
 from jax import lax
@@ -59,7 +60,7 @@ def ring(what: str):
         )(x)  # fmt: skip
 
     axis = jax.sharding.PartitionSpec("x")
-    mesh = jax.sharding.AbstractMesh((N,), ("x",))
+    mesh = launches.mesh(N)
     return jax.shard_map(local, mesh=mesh, in_specs=axis, out_specs=axis, check_vma=False)
 
 
@@ -67,7 +68,7 @@ def gathered():
     """JAX's own `all_gather`, in which several copies are on one semaphore at a time."""
     from jax.experimental.pallas.ops.tpu import all_gather
 
-    mesh = jax.sharding.AbstractMesh((2, 2), ("x", "y"))
+    mesh = launches.mesh(2, 2)
     return functools.partial(all_gather.all_gather, mesh=mesh, axis_name="x")
 
 
