@@ -29,8 +29,8 @@ if (count := os.environ.get("PYTEST_XDIST_WORKER_COUNT")) and hasattr(os, "sched
 gc.set_threshold(50_000, 20, 50)
 
 # All tests of one rung compile the same programs, and a process compiles a program once; all of
-# test_together.py ask of what one process of four devices said.
-TOGETHER = re.compile(r"test_rungs\.py::.*?\[(\w+)|(test_together\.py)")
+# test_devices.py ask of what one process of four devices said.
+TOGETHER = re.compile(r"test_rungs\.py::.*?\[(\w+)|(test_devices\.py)")
 
 
 @pytest.fixture(autouse=True)

@@ -421,7 +421,8 @@ _BROKEN = (
     + """
   const found = [], range = document.createRange();
   for (const [node, rects] of texts()) {
-    if (rects.length < 2 || ['pre', 'nowrap'].includes(getComputedStyle(node.parentElement).whiteSpace)) continue;
+    const style = getComputedStyle(node.parentElement);
+    if (rects.length < 2 || ['pre', 'nowrap'].includes(style.whiteSpace)) continue;
     for (const word of node.data.matchAll(/[a-zA-Z]{2,}/g)) {
       range.setStart(node, word.index);
       range.setEnd(node, word.index + word[0].length);

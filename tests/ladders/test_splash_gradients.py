@@ -53,7 +53,10 @@ _mistaken = partial(mistaken, "splash_vjp")
     sample.some([
         (_mistaken("forgets delta"), "dq of dense attention in float64"),
         (_mistaken("gives no gradient to keys and values"), "dk of dense attention in float64"),
-        (_mistaken("forgets the segments in the backward pass"), "dq of dense attention in float64"),
+        (
+            _mistaken("forgets the segments in the backward pass"),
+            "dq of dense attention in float64",
+        ),
         (_mistaken("computes the forward pass again"), "dots a tile: 2, 2, 3, 4, where 2, 3, 4"),
         (with_a_cap_of_half(SOLUTION), "o of dense attention in float64"),
     ]),

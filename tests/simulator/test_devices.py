@@ -95,7 +95,7 @@ def test_nothing_is_found_in_a_right_kernel_and_it_was_run(right: Callable) -> N
 @pytest.mark.parametrize("what", ASKED)
 def test_what_is_wrong_between_devices_is_told_with_its_line(what: str) -> None:
     (one,) = examine(ring(what), FORM).findings
-    assert (one.severity, str(one.line).partition(":")[0]) == ("error", "test_together.py")
+    assert (one.severity, str(one.line).partition(":")[0]) == ("error", Path(__file__).name)
     assert (one.kind, WRONG[what][1] in one.says) == (WRONG[what][0], True)
 
 
