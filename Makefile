@@ -1,9 +1,18 @@
 # What learners, authors and CI run. Needs Python 3.11 or newer, git and make; `make help` lists it.
-PYTHON ?= python3
+# The newest Python that runs, also among those that pyenv has: a shim of pyenv's may be on the PATH
+# and exit with 127.
+ifndef PYTHON
+PYTHON := $(shell for version in 3.14 3.13 3.12; do \
+  for python in python$$version "$$(pyenv root 2>/dev/null)"/versions/$$version*/bin/python; do \
+    "$$python" -c "" 2>/dev/null && { echo "$$python"; exit; }; \
+  done; done; echo python3)
+endif
 PYTEST_ARGS ?=
 LAB_ARGS ?=
 # Extras of pyproject.toml for `make lab`; on a TPU VM: make lab EXTRAS=lab,tpu
 EXTRAS ?= lab
+# JupyterLab refuses to run as root unless it is told to.
+ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 # Learners get an environment without libtpu: where there is no TPU, JAX would look for one at
 # every start. The tests compile for TPUs and so need it.
@@ -12,14 +21,15 @@ TEST := .venv-test
 COLAB := .venv-colab
 BROWSER := .venv-browser
 COLAB_JAX := 0.7.2
-# The last release of each minor version in between; test and test-colab run both ends.
-MATRIX := 0.8.3 0.9.2
+COLAB_OTHERS := numpy==2.1.3 ipython==7.34.0
+# Versions in between; test and test-colab run both ends. 0.10.2 is the newest for Python 3.11.
+MATRIX := 0.8.3 0.9.2 0.10.2 0.11.0 0.11.2
 
 CHECKED := puzzles tests diagrams docs pytest_pallas_puzzles.py
 PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help env environments lab copy quick test graduate test-colab test-matrix test-browser lint build verify verdicts receipts mutants bench size steps examine-bench release clean
+.PHONY: help python env environments lab copy quick test graduate test-colab test-matrix test-browser lint build verify verdicts receipts mutants bench size steps examine-bench release clean
 
 help: ## list the targets
 	@awk -F ':.*## |##@ ' '/^##@ / { printf "%s%s\n", line, $$2; line = "\n" } \
@@ -28,7 +38,7 @@ help: ## list the targets
 ##@ for learners
 
 lab: $(LAB)/.installed-$(EXTRAS) copy ## open the puzzles in JupyterLab, on copies in my/
-	cd my && ../$(LAB)/bin/python -m jupyterlab $(LAB_ARGS)
+	cd my && ../$(LAB)/bin/python -m jupyterlab $(ROOT) $(LAB_ARGS)
 
 # Only what is not there yet: nobody's solutions are ever overwritten.
 copy: ## copy notebooks that my/ does not have yet
@@ -38,6 +48,9 @@ copy: ## copy notebooks that my/ does not have yet
 	done
 
 ##@ for authors of puzzles
+
+python: ## print the newest Python that runs, which the environments get
+	@echo $(PYTHON)
 
 env: $(TEST)/.installed ## the environment of authors and tests, in one to three minutes
 
@@ -123,14 +136,22 @@ clean: ## remove environments and caches; my/ stays
 	rm -rf $(LAB) $(TEST) $(COLAB) $(BROWSER) .venv-jax-* .jax-cache .proofs build dist .mypy_cache .pytest_cache .ruff_cache
 	find puzzles tests -name __pycache__ -prune -exec rm -rf {} +
 
+# Prints the Python and refuses one that is too old. $(1): what is installed.
+define environment
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v < (3, 11) and sys.exit(f"Pallas Puzzles needs Python 3.11 or newer, and $(PYTHON) is {v[0]}.{v[1]}: make PYTHON=python3.13")'
+	@echo "$$($(PYTHON) --version) at $$(command -v $(PYTHON)): installing $(1), in one to three minutes"
+endef
+
 # An installation is renewed when pyproject.toml changes. Python compiles what is imported, a tenth
 # of what is installed: to compile all of it takes half as long as the rest.
 $(LAB)/.installed-$(EXTRAS): pyproject.toml
+	$(call environment,JAX and JupyterLab)
 	$(PYTHON) -m venv $(LAB)
 	$(LAB)/bin/python -m pip install -q --no-compile -e '.[$(EXTRAS)]'
 	@touch $@
 
 $(TEST)/.installed: pyproject.toml
+	$(call environment,JAX with libtpu and test tools)
 	$(PYTHON) -m venv $(TEST)
 	$(TEST)/bin/python -m pip install -q --no-compile -e '.[test,tpu]'
 	@touch $@
@@ -147,6 +168,7 @@ $(BROWSER)/.installed: pyproject.toml
 	@touch $@
 
 $(COLAB)/.installed: pyproject.toml
+	$(call environment,the versions that Colab has)
 	$(PYTHON) -m venv $(COLAB)
-	$(COLAB)/bin/python -m pip install -q --no-compile -e '.[test]' 'jax[tpu]==$(COLAB_JAX)'
+	$(COLAB)/bin/python -m pip install -q --no-compile -e '.[test]' 'jax[tpu]==$(COLAB_JAX)' $(COLAB_OTHERS)
 	@touch $@
