@@ -1,6 +1,7 @@
 """Pallas Puzzles: learn TPU kernels by writing them.
 
-Learners: `from puzzles import check, checked, hint, solution, show, receipt, progress, INTERPRET`.
+Learners: `from puzzles import check, checked, hint, solution, show, receipt, progress, INTERPRET`,
+and `on_devices` for kernels on several chips.
 Authors: `Puzzle`, `Record`, `Mistake`, `Alternative`, `find`, `ladder`, `ladders`, `judge`,
 `mutate`, `trace`, `rng`, `array`.
 For kernels of your own: `examine`, `examining`, `sweep`.
@@ -9,7 +10,7 @@ Importing this package starts no JAX backend.
 
 from __future__ import annotations
 
-from puzzles._check import check, checked, hint, progress, solution
+from puzzles._check import check, checked, hint, on_devices, progress, solution
 from puzzles._examine import Examination, examine
 from puzzles._examine import every_launch as examining
 from puzzles._jax import compile_quickly
@@ -50,6 +51,7 @@ __all__ = [
     "ladder",
     "ladders",
     "mutate",
+    "on_devices",
     "pipelines_on_cpu",
     "plot",
     "progress",

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import inspect
+import math
 import os
 import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType
 
 from puzzles import _progress, _regions
 from puzzles._compile import Compiler, CompilerMissingError
@@ -28,9 +32,12 @@ from puzzles._draw import (
 )
 from puzzles._judge import Verdict, is_function, judge, unwrap
 from puzzles._ladders import UnknownPuzzleError, find, ladder_module, ladders
+from puzzles._launch import trace_call
+from puzzles._program import over_mesh
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_html
 from puzzles._rules import address, sentence
+from puzzles._simulator import HazardError, Semantics, run_devices
 
 _hinted: dict[str, int] = {}
 _passed: dict[str, Callable] = {}
@@ -166,6 +173,37 @@ def checked(name: str) -> tuple[Callable, str]:
     if name in _passed:
         return _passed[name], "yours"
     return find(name).solution, "the reference"
+
+
+def on_devices(
+    fn: Callable, *args: Any, axes: Mapping[str, int], shared: Sequence[str] = ()
+) -> Any:
+    """Run `fn` on each device of a mesh, and return the results of all devices.
+
+    On a TPU with enough chips they run it; elsewhere NumPy plays the devices.
+
+    Args:
+        args: arrays whose first axis counts the devices, in the order of the mesh.
+        axes: the name and the length of each axis of the mesh, as `{"x": 4}`.
+        shared: names of the arguments that all devices have alike, without that axis.
+
+    Raises RuntimeError for a race between devices, a deadlock, or a semaphore left above zero.
+    """
+    count, names = math.prod(axes.values()), list(inspect.signature(fn).parameters)
+    alike = frozenset(map(names.index, shared))
+    if jax.default_backend() == "tpu":
+        if len(jax.devices()) >= count:
+            # `make_mesh` orders the chips, so that neighbours on the mesh are one link apart.
+            auto = (AxisType.Auto,) * len(axes)
+            mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=auto)
+            return jax.jit(over_mesh(fn, axes, alike, mesh))(*args)
+        say(sentence("too-few-chips", chips=len(jax.devices()), count=count))
+    traced = trace_call(over_mesh(fn, axes, alike), *map(jnp.asarray, args))
+    try:
+        results = run_devices(traced, Semantics()).results
+    except HazardError as error:
+        raise RuntimeError(error.finding.words) from None
+    return jax.tree.unflatten(jax.tree.structure(traced.out), map(jnp.asarray, results))
 
 
 def hint(fn: Callable | str) -> None:

@@ -55,6 +55,12 @@ class Puzzle:
     tolerance: relative and absolute, in units of the expected values' root mean square, for all
         results or by their dtype's name; unless given, 2e-5 for f32 and 1e-2 for bf16.
     outside: floating-point primitives that may run outside the kernel.
+    axes: the mesh of a puzzle about several devices, as `{"x": 4}`: the function is what one device
+        runs, `jax.lax.axis_index("x")` says which, and the spec may use `jax.lax`'s collectives. A
+        case's dims, and `inputs`, get the lengths: `dict(M=8, x=3)` is a case of three devices. The
+        first axis of each argument and of each result counts the devices. An audit with a
+        keyword-only parameter `wire` gets the traffic (`Wire`) of the case.
+    shared: the arguments that all devices have alike, without that axis.
     starter: the name of the mistake that the learner starts from, on find-the-bug rungs.
     record: known mistakes and alternatives; None means those of the TOML file next to the module.
     waivers: what `verify` would ask for and this rung does without, each with the reason: the
@@ -78,6 +84,8 @@ class Puzzle:
     keeps: Mapping[str, str] = field(default_factory=dict)
     tolerance: float | None = None
     outside: Sequence[str] = ()
+    axes: Mapping[str, int] = field(default_factory=dict)
+    shared: Sequence[str] = ()
     starter: str | None = None
     waivers: Mapping[str, str] = field(default_factory=dict)
     observe: Callable[[Callable], Callable] | None = None
@@ -177,6 +185,14 @@ class Puzzle:
         ours, theirs = (inspect.signature(fn).parameters for fn in (self.solution, self.spec))
         return frozenset(n for n in set(ours) - set(theirs) if isinstance(ours[n].default, int))
 
+    def judged(self, fn: Callable, axes: Mapping[str, int], mapping: Callable) -> Callable:
+        """What is judged of `fn`: itself, or what is observed of it; on several devices `mapping`
+        makes it a function of all devices' arrays, as `over_mesh` does.
+        """
+        fn = fn if self.observe is None else self.observe(fn)
+        names = list(inspect.signature(self.spec).parameters)
+        return mapping(fn, axes, frozenset(map(names.index, self.shared))) if axes else fn
+
     def mistake(self, name: str) -> Mistake:
         """The mistake called `name`; KeyError if there is none."""
         return {mistake.name: mistake for mistake in self.mistakes}[name]
@@ -188,6 +204,7 @@ class Puzzle:
     def drawn(self, dims: Mapping[str, Any], number: int, seed: int) -> tuple:
         """The arguments of case `number` with these dims; settings are none of them."""
         own = {name: n for name, n in dims.items() if name not in self.settings}
+        own = {**self.axes, **own}
         return tuple(self.inputs(jax.random.key(1000 * seed + number), **own))
 
     def __repr__(self) -> str:

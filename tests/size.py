@@ -24,6 +24,10 @@ from puzzles._launch import Launch
 
 ROOT = Path(__file__).parents[1]
 PRIVATE = "jax._src."
+# The files about several devices.
+DEVICES = (
+    "_program/mapped.py", "_simulator/devices.py", "_simulator/turns.py", "_simulator/wire.py",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -113,16 +117,18 @@ def measures() -> list[Measure]:
     private = {name for text in files.values() for name in private_names(text)}
     patched = {one for path, text in files.items() for one in patches(text, path == "_jax.py")}
     walked = {f"{path}:{name}" for path, text in files.items() for name in recursions(text)}
-    lines, devices = wings(), files["_simulator/devices.py"].count("\n")
+    lines, devices = wings(), 0
     examine = lines.pop("_examine")
-    lines["_simulator"] -= devices
+    for path in DEVICES:
+        lines[path.partition("/")[0]] -= files[path].count("\n")
+        devices += files[path].count("\n")
     fields = Launch.__dataclass_fields__
     tests = sum(one.read_text("utf-8").count("\n") for one in (ROOT / "tests").rglob("*.py"))
     return [
-        Measure("lines of the engine, those below aside", lines.total(), 13_300, 15_250),
+        Measure("lines of the engine, those below aside", lines.total(), 13_300, 15_445),
         Measure("lines of _examine", examine, 1_150, 1_165),
-        Measure("lines of several devices", devices, 700, 700),
-        Measure("lines of tests", tests, 14_000, 16_200),
+        Measure("lines of several devices", devices, 700, 905),
+        Measure("lines of tests", tests, 14_000, 16_560),
         Measure("names of jax._src", len(private), 16, 12, sorted(private)),
         Measure("patches of JAX", len(patched), 4, 4, sorted(patched)),
         Measure("fields of Launch", len(fields), 14, 14, fields),

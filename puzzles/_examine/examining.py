@@ -43,7 +43,7 @@ from puzzles._launch import (
 )
 from puzzles._program import UnreadableError, devices_called, for_gpus, kernel_calls, runs_in_python
 from puzzles._rules import sentence
-from puzzles._simulator import again_whole, axes_around, sanitize, sanitize_together, speaks
+from puzzles._simulator import again_whole, on_mesh, sanitize, speaks
 
 _NUMBERS = "wrong numbers: nobody said which are right"
 
@@ -192,14 +192,10 @@ class _Examination:
 
     def simulation(self, seed: int) -> None:
         """What running it as on a TPU finds in the program, or in each kernel alone."""
-        alone = self.speaking or not runs_in_python(self.traced.jaxpr.jaxpr)
+        alone = not on_mesh(self.traced) and not runs_in_python(self.traced.jaxpr.jaxpr)
         for n, program in enumerate(self.each if alone else [self.traced]):
             launches = self.launches[n : n + 1] if alone else self.launches
-            if speaks(program):
-                axes = axes_around(self.traced)[n]
-                made = sanitize_together(program, launches[0], axes, seed)
-            else:
-                made = sanitize(program, launches, seed)
+            made = sanitize(program, launches, seed)
             for one in [one for one in made.findings if not self.explained(one)]:
                 named = (m for m, it in enumerate(self.launches) if it.name == one.launch)
                 self.add([one], n if alone else next(named, None))

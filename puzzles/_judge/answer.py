@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,14 @@ from puzzles._launch import Launch, Traced, trace_call
 from puzzles._program import kernel_calls
 from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding
-from puzzles._simulator import step_by_step
+from puzzles._simulator import (
+    DevicesRun,
+    Semantics,
+    SimulationError,
+    run_devices,
+    simulate,
+    step_by_step,
+)
 
 # Seconds for which the cause of wrong numbers is looked for; then the place alone is told.
 PATIENCE = 2.0
@@ -126,6 +134,9 @@ class Run:
     @cached_property
     def flat(self) -> list[np.ndarray]:
         """All results; raises what running them raises."""
+        if self.puzzle.axes:
+            self.answer.ran["values"] = "devices in NumPy"
+            return self.played.results
         if self.puzzle.kernel:
             # XLA multiplies and subtracts in one step: of large scores an exp is then too far off.
             by_jax = self.answer.thorough and not self.case.fresh
@@ -137,11 +148,20 @@ class Run:
     @cached_property
     def in_numpy(self) -> list[np.ndarray] | None:
         """All results where launches run, in NumPy, as JAX interprets them; None if it cannot."""
-        return step_by_step(self.traced)
+        return self.flat if self.puzzle.axes else step_by_step(self.traced)
+
+    @cached_property
+    def played(self) -> DevicesRun:
+        """A run on the devices of a mesh; raises `HazardError` for what a TPU must not do."""
+        return run_devices(self.traced, Semantics())
 
     @cached_property
     def as_on_tpu(self) -> list[np.ndarray] | None:
         """All results where launches run, in NumPy, as they may on a TPU; None if it cannot."""
+        if self.puzzle.axes:
+            with suppress(SimulationError):
+                return simulate(self.traced)
+            return None
         if all(map(_in_one_way, self.launches)):
             return self.in_numpy
         return step_by_step(self.traced, strict=True)

@@ -20,7 +20,7 @@ import numpy as np
 from puzzles._jax import jaxpr_as_fun, unjitted
 from puzzles._judge.numbers import Mismatch, compare, on_tpu
 from puzzles._launch import Traced, trace_call
-from puzzles._program import by_jax
+from puzzles._program import by_jax, over_axes, over_mesh
 from puzzles._puzzle import Puzzle, array
 from puzzles._rules import sentence
 from puzzles._simulator import step_by_step
@@ -92,7 +92,7 @@ class Case:
 
         On the CPU also where there is a TPU, with dots at the highest precision.
         """
-        args, spec = self.args, self.judged(self.puzzle.spec)
+        args, spec = self.args, self.judged(self.puzzle.spec, over_axes)
         with jax.default_matmul_precision("highest"):
             if not self.puzzle.kernel:
                 return jax.tree.map(np.asarray, spec(*args))
@@ -118,12 +118,20 @@ class Case:
         """The solution as it runs here."""
         return trace_call(self.judged(self.puzzle.solution), *self.args)
 
-    def judged(self, fn: Callable) -> Callable:
-        """What is judged of `fn`: itself with the case's settings, or what is observed of that."""
+    @property
+    def axes(self) -> dict[str, int]:
+        """The mesh of this case; empty for one device."""
+        return {name: self.dims.get(name, size) for name, size in self.puzzle.axes.items()}
+
+    def judged(self, fn: Callable, mapping: Callable = over_mesh) -> Callable:
+        """What is judged of `fn`: itself with the case's settings, or what is observed of that.
+
+        mapping: how one device's function becomes a function of all devices' arrays.
+        """
         fn = unjitted(fn)
         own = inspect.signature(fn).parameters if self.puzzle.settings else {}
         given = ((n, self.dims[n]) for n in self.puzzle.settings if n in own and n in self.dims)
-        return _judged(self.puzzle, fn, tuple(given))
+        return _judged(self.puzzle, fn, tuple(given), tuple(self.axes.items()), mapping)
 
     def plainly(self, fn: Callable) -> Any:
         """What a function without a kernel gives, under `jit` where the puzzle asks for it."""
@@ -133,10 +141,9 @@ class Case:
 
 
 @lru_cache(maxsize=32)
-def _judged(puzzle: Puzzle, fn: Callable, given: tuple) -> Callable:
+def _judged(puzzle: Puzzle, fn: Callable, given: tuple, axes: tuple, mapping: Callable) -> Callable:
     """One function object for equal arguments: traces are kept by function."""
-    fn = partial(fn, **dict(given)) if given else fn
-    return fn if puzzle.observe is None else puzzle.observe(fn)
+    return puzzle.judged(partial(fn, **dict(given)) if given else fn, dict(axes), mapping)
 
 
 @lru_cache(maxsize=512)

@@ -19,7 +19,13 @@ from puzzles._compile import CHIPS
 from puzzles._judge.cost import ALIASES, Cost, multiplies
 from puzzles._judge.exceptions import learners_code
 from puzzles._launch import Launch, Operand, Traced, trace_call
-from puzzles._program import AbstractValueError, fingerprint, kernel_calls, parameter_names
+from puzzles._program import (
+    AbstractValueError,
+    fingerprint,
+    kernel_calls,
+    over_mesh,
+    parameter_names,
+)
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import amount, amounts, scaled
 from puzzles._rules import Finding, sentence
@@ -115,7 +121,7 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
 
 def traced_for(puzzle: Puzzle, fn: Callable, args: tuple) -> Traced:
     """What is observed of `fn`, or itself, traced on the arguments of `Puzzle.scale`."""
-    return trace_call(fn if puzzle.observe is None else puzzle.observe(fn), *args)
+    return trace_call(puzzle.judged(fn, puzzle.axes, over_mesh), *args)
 
 
 @lru_cache(maxsize=128)

@@ -49,7 +49,7 @@ def _part(case: Case) -> Case:
 
 
 READ = (*MAY_RUN, pallas.in_a_kernel, error.asks_outside, pallas.works_outside)
-NUMBERS = (error.runs, values.same_form, values.same_numbers)
+NUMBERS = (memory.races, error.runs, values.same_form, values.same_numbers)
 DRAWN = Question(drawn_case, (*READ, *NUMBERS, memory.blocks, memory.copies, memory.drawn_on_tpu))
 PLAINLY = (values.accepted, values.same_form, values.same_numbers, work.audit)
 

@@ -2,8 +2,8 @@
 
 `visited` and `rewritten` traverse nested programs. `fingerprint` is equal for programs that compute
 the same. `Graph` follows the data between equations. `run_program` evaluates a program in NumPy,
-and `by_jax` in JAX. `as_tpu` traces as if on a TPU. To this package, a `pallas_call` is an equation
-like any other.
+and `by_jax` in JAX. `as_tpu` traces as if on a TPU, `over_mesh` as on a mesh of them. To this
+package, a `pallas_call` is an equation like any other.
 """
 
 from __future__ import annotations
@@ -46,7 +46,15 @@ from puzzles._program.jaxprs import (
     visited,
     with_interpret,
 )
+from puzzles._program.mapped import abstract_mesh, over_axes, over_mesh
 from puzzles._program.numpy_rules import bitcast, narrow
-from puzzles._program.run import by_jax, interpreted, run_program, runs_in_python, single
+from puzzles._program.run import (
+    ProgramInterpreter,
+    by_jax,
+    interpreted,
+    run_program,
+    runs_in_python,
+    single,
+)
 from puzzles._program.scalar_rules import evaluate
 from puzzles._program.target import as_tpu, devices_called, pipelines_on_cpu

@@ -1,298 +1,628 @@
-"""Kernels that speak to each other, simulated in NumPy: a thread for each device of a mesh.
+"""Kernels that copy between devices, run in NumPy: a thread for each device of a mesh.
 
-One thread runs at a time, until it waits for another device. A wait is in vain only once all of
-them wait, or have ended.
+Each device has a vector clock: how many events of each device have happened before, as signals
+and copies that it waited for have told it. An access races with a copy if no clock orders them,
+whatever the order of the threads in this run.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import math
-import threading
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import jax
 import numpy as np
 
-from puzzles._jax import JaxprEqn, copy_ends, copy_parts, is_remote
-from puzzles._launch import Flight, Launch, Traced, taken, text_of, when
-from puzzles._program import PALLAS_CALL, UnsupportedError, kernel_calls, visited
+from puzzles._jax import JaxprEqn, close, compiler_param, copy_ends, copy_parts, is_remote
+from puzzles._launch import Launch, Traced, View, taken, text_of, when
+from puzzles._program import (
+    PALLAS_CALL,
+    ProgramInterpreter,
+    UnsupportedError,
+    equations,
+    single,
+    visited,
+)
+from puzzles._rules import sentence
 from puzzles._simulator.machine import Machine
-from puzzles._simulator.programs import ProgramRun
-from puzzles._simulator.sanitizer import AFTER_THE_FIRST, Sanitized, differing, given, refused
-from puzzles._simulator.semantics import HazardError, RunLog, Semantics, address
-from puzzles._simulator.simulator import cannot
+from puzzles._simulator.semantics import RunLog, Semantics, address
+from puzzles._simulator.turns import DeadlockError, Turns
+from puzzles._simulator.wire import HOP_SECONDS, Clock, Wire
 
-STEPS = 500  # of all devices
 _Values = list[Any]
+_Clock = tuple[int, ...]
+_SPEAKING = ("get_barrier_semaphore", "semaphore_signal", "dma_start")
 
 
-def axes_around(traced: Traced) -> list[dict[str, int]]:
-    """For each kernel call the axes of the mesh that it is mapped over, and their lengths."""
-    around = []
+@dataclass(frozen=True)
+class DevicesRun:
+    """The flat global results of a program on a mesh, the traffic, and the logs of its launches."""
+
+    results: list[np.ndarray]
+    wire: Wire
+    trails: tuple[RunLog, ...] = ()
+    operations: int = 0
+    cut = False  # every launch runs whole
+
+
+def run_devices(
+    traced: Traced,
+    how: Semantics,
+    slowest: int | None = None,
+    in_order: bool = False,
+    fuel: int = 200_000,
+) -> DevicesRun:
+    """Run a program with a `shard_map` on the devices of its mesh.
+
+    Args:
+        slowest: the device that continues only when no other device can; None: they take turns.
+        in_order: copies on one semaphore end in the order of their starts; a TPU promises nothing.
+        fuel: equations of each launch on each device.
+
+    Raises `HazardError` for a race, a deadlock or a semaphore left above zero.
+    """
+    program = _Program(how, slowest, in_order, fuel)
+    with np.errstate(all="ignore"):
+        results = program.closed(traced.jaxpr, [np.asarray(x) for x in traced.leaves])
+    return DevicesRun(
+        [np.asarray(x) for x in results], program.wire, tuple(program.trails), program.spent
+    )
+
+
+def on_mesh(traced: Traced) -> dict[str, int]:
+    """The axes of the first `shard_map` around a kernel; empty if there is none."""
     for equation, path in visited(traced.jaxpr.jaxpr):
         if equation.primitive.name == PALLAS_CALL:
-            axes: dict[str, int] = {}
             for one in path:
                 if one.primitive.name == "shard_map":
-                    mesh = one.params["mesh"]
-                    manual = one.params.get("manual_axes", mesh.axis_names)
-                    axes |= {name: mesh.shape[name] for name in mesh.axis_names if name in manual}
-            around.append(axes)
-    return around
+                    return mesh_axes(one)
+    return {}
 
 
-def sanitize_together(
-    traced: Traced, launch: Launch, axes: Mapping[str, int], seed: int = 0
-) -> Sanitized:
-    """What is found in one launch that runs on every device of a mesh at once.
-
-    Arguments that are only shapes get other data on each device.
-    """
-    count = math.prod(axes.values())
-    if launch.steps * count > STEPS:
-        return Sanitized(why_not=f"{launch.steps:,} steps on {count} devices take too long")
-    if (why := refused(traced, (launch,))) is not None:
-        return Sanitized(why_not=why)
-    (call,) = kernel_calls(traced.jaxpr.jaxpr)
-    each = [given(traced.leaves, seed + 1000 * device) for device in range(count)]
-    said = f"all steps on {count} devices"
-    try:
-        _, found = differing(
-            lambda how: _Mesh(call, launch, axes, how).run(each), Semantics(), ("late", "unwritten")
-        )
-    except HazardError as error:
-        return Sanitized((error.finding,), said, AFTER_THE_FIRST)
-    except Exception as error:  # whatever NumPy does not do
-        return Sanitized(why_not=cannot(error))
-    if found is None:
-        return Sanitized((), said)
-    line = found.line or launch.line
-    return Sanitized((dataclasses.replace(found, launch=launch.name, line=line),), said)
+def schedules(count: int) -> Iterator[tuple[Semantics, int | None]]:
+    """The runs of a program: each device is once the slowest, copies are late or not."""
+    yield Semantics(), None
+    for slowest in range(count):
+        late = slowest % 2 == 1
+        yield Semantics(late=late, unwritten="nan" if late else "zero"), slowest
 
 
-@dataclasses.dataclass(eq=False)
+def mesh_axes(equation: JaxprEqn) -> dict[str, int]:
+    """The names and lengths of the axes that a `shard_map` maps over."""
+    mesh = equation.params["mesh"]
+    manual = equation.params.get("manual_axes", mesh.axis_names)
+    return {name: mesh.shape[name] for name in mesh.axis_names if name in manual}
+
+
+class _Program(ProgramInterpreter):
+    """A program in which each `shard_map` runs on all devices of its mesh."""
+
+    def __init__(self, how: Semantics, slowest: int | None, in_order: bool, fuel: int) -> None:
+        super().__init__()
+        self.how, self.slowest, self.in_order, self.most = how, slowest, in_order, fuel
+        self.wire, self.trails, self.spent = Wire(), [], 0
+
+    def _shard_map(self, equation: JaxprEqn, values: _Values) -> _Values:
+        params, mesh = equation.params, _Mesh(mesh_axes(equation), self)
+        body, pairs = close(params["jaxpr"]), [*zip(values, params["in_specs"], strict=True)]
+
+        def work(device: int) -> _Values:
+            local = [np.asarray(x)[mesh.part(spec, np.shape(x), device)] for x, spec in pairs]
+            return _Body(mesh, device).closed(body, local)
+
+        try:
+            parts = mesh.turns.run(work)
+        except DeadlockError:
+            mesh.deadlock()
+        mesh.finish()
+        columns = zip(*(parts[n] for n in range(mesh.count)), strict=True)
+        specs = params["out_specs"]
+        return [mesh.gathered(each, spec) for each, spec in zip(columns, specs, strict=True)]
+
+
+_Program.meanings = ProgramInterpreter.meanings | {"shard_map": _Program._shard_map}
+
+
+class _Body(ProgramInterpreter):
+    """A `shard_map`'s function on one device."""
+
+    def __init__(self, mesh: _Mesh, number: int) -> None:
+        super().__init__(self._runs)
+        self.mesh, self.number, self.launched = mesh, number, 0
+
+    def _runs(self, call: JaxprEqn, values: _Values) -> _Values:
+        device = _Device(self.mesh, self.number, call, _launch(call, values), self.launched)
+        self.launched += 1
+        results = device.results(values)
+        self.mesh.program.spent += self.mesh.program.most - device.fuel
+        return results
+
+    def _axis_index(self, equation: JaxprEqn, _: _Values) -> _Values:
+        return [self.mesh.index(self.number, equation.params["axis_name"])]
+
+
+_Body.meanings = ProgramInterpreter.meanings | {"axis_index": _Body._axis_index}
+
+
+@lru_cache(maxsize=64)
+def _plain_launch(call: JaxprEqn) -> Launch | None:
+    """The launch of a call that no operand steers, read once for all devices."""
+    mapping = call.params["grid_mapping"]
+    if mapping.num_index_operands or mapping.num_dynamic_grid_bounds:
+        return None
+    program, needed = single(call, list(call.invars))
+    forms = tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in needed)
+    return Traced(program, forms, None).launches[0]
+
+
+def _launch(call: JaxprEqn, values: _Values) -> Launch:
+    if (launch := _plain_launch(call)) is not None:
+        return launch
+    program, given = single(call, values)
+    return Traced(program, tuple(given), None).launches[0]
+
+
+@lru_cache(maxsize=64)
+def _primitives(call: JaxprEqn) -> frozenset[str]:
+    """The primitives of a kernel that concern other devices."""
+    names = (e.primitive.name for e in equations(call.params["jaxpr"]))
+    return frozenset(name for name in names if name in _SPEAKING)
+
+
+@dataclass(eq=False)
 class _Copy:
-    """A copy that is kept back, and what it brings to which semaphores, the target's last."""
+    """A copy, the devices that send and receive it, and the line that starts it."""
 
-    source: np.ndarray
-    target: np.ndarray
-    brings: dict[int, int]
+    source: View
+    target: View
+    sender: int
+    receiver: int
+    line: str
+    data: np.ndarray | None = None
+    landed: bool = False
 
-    def make(self) -> None:
-        self.target[...] = self.source
+    def leave(self) -> None:
+        """Read the source."""
+        if self.data is None:
+            self.data = self.source.array.copy()
+
+    def land(self) -> None:
+        """Write the target."""
+        self.leave()
+        if not self.landed:
+            self.target.array[...] = self.data
+            self.landed = True
+
+
+@dataclass(eq=False)
+class _End:
+    """One end of a copy, in the memory of a device; at epoch `over` the device knows of its end."""
+
+    copy: _Copy
+    lands: bool
+    over: int | None = None
+
+    @property
+    def view(self) -> View:
+        """The place that the copy reads or writes."""
+        return self.copy.target if self.lands else self.copy.source
+
+
+@dataclass(eq=False)
+class _Arrival:
+    """Signals that come to a semaphore, or the bytes of a copy of which this tells the `ends`."""
+
+    size: int
+    clock: _Clock
+    time: float
+    ends: Sequence[_End] = ()
+
+
+@dataclass(eq=False)
+class _Semaphore:
+    """What came to a semaphore of a device since it was last at zero, and what was waited for."""
+
+    device: int
+    name: str
+    barrier: bool
+    arrivals: list[_Arrival] = field(default_factory=list)
+    waited: int = 0
+
+    @property
+    def value(self) -> int:
+        """What has come and was not waited for."""
+        return sum(each.size for each in self.arrivals) - self.waited
 
 
 class _Mesh:
-    """A machine for each device, and what the devices wait for.
+    """The devices of one `shard_map`: clocks, semaphores, and the copies in flight."""
 
-    A copy that is late is made when somebody waits for either end of it, and what came to that end
-    before was waited for: kernels of JAX's own count on copies to one semaphore coming in turn.
-    """
+    def __init__(self, axes: Mapping[str, int], program: _Program) -> None:
+        self.axes, self.program, self.how = axes, program, program.how
+        self.count = math.prod(axes.values())
+        first, rotates = (program.slowest or 0) + 1, program.slowest is None
+        self.turns = Turns([(first + n) % self.count for n in range(self.count)], rotates)
+        self.clocks = [[0] * self.count for _ in range(self.count)]
+        self.time = Clock(program.wire, self.count)
+        self.launched: list[dict[int, _Device]] = []  # of each launch its devices, by number
+        self.semaphores: dict[int, _Semaphore] = {}
+        self.barriers: dict[tuple[int, Any], np.ndarray] = {}
+        self.ends: list[list[_End]] = [[] for _ in range(self.count)]
+        # Of a device: accesses that another device may not know of, by place.
+        self.accesses: list[dict[Any, tuple[str, View, int, str]]] = [{} for _ in self.clocks]
+        self.waits: dict[int, tuple[JaxprEqn, _Semaphore, int, str]] = {}
 
-    def __init__(
-        self, call: JaxprEqn, launch: Launch, axes: Mapping[str, int], how: Semantics
-    ) -> None:
-        self.launch, self.axes, self.how = launch, axes, how
-        count = math.prod(axes.values())
-        self.devices = [_Device(self, n, call) for n in range(count)]
-        self.changed = threading.Condition()
-        self.pending: dict[int, Callable[[bool], bool]] = {}  # what a device waits for
-        self.kept: list[_Copy] = []
-        self.came: Counter[int] = Counter()  # to a semaphore, less what was waited for
-        self.barriers: set[int] = set()  # semaphores, by their address
-        self.ends: set[int] = set()  # those that tell of copies
-        self.failure: BaseException | None = None
+    def index(self, device: int, named: Any) -> np.int32:
+        """`axis_index` of a device along an axis, or several."""
+        place = np.unravel_index(device, tuple(self.axes.values()))
+        index, places = 0, dict(zip(self.axes, place, strict=True))
+        for name in named if isinstance(named, tuple) else (named,):
+            index = index * self.axes[name] + int(places[name])
+        return np.int32(index)
 
-    def run(self, each: Sequence[Sequence[Any]]) -> ProgramRun:
-        """What all devices give; raises `HazardError`."""
-        results: dict[int, list[Any]] = {}
+    def part(self, spec: Any, shape: Sequence[int], device: int) -> tuple[slice, ...]:
+        """The slices of a global array that a device holds."""
+        slices = []
+        for names, size in zip(spec, shape, strict=False):
+            names = () if names is None else names if isinstance(names, tuple) else (names,)
+            block = size // math.prod(self.axes[name] for name in names)
+            start = int(self.index(device, names)) * block
+            slices.append(slice(start, start + block))
+        return tuple(slices)
 
-        def one(device: _Device, values: Sequence[Any]) -> None:
-            with self.changed:
-                try:
-                    with np.errstate(all="ignore"):
-                        results[device.number] = device.results(values)
-                except BaseException as error:
-                    self.failure = self.failure or error
-                self.pending[device.number] = lambda anyhow: False
-                self.changed.notify_all()
+    def gathered(self, parts: Sequence[Any], spec: Any) -> np.ndarray:
+        """A global array of the devices' parts."""
+        sizes = list(np.shape(parts[0]))
+        for axis, names in enumerate(spec):
+            for name in () if names is None else names if isinstance(names, tuple) else (names,):
+                sizes[axis] *= self.axes[name]
+        whole = np.empty(sizes, np.asarray(parts[0]).dtype)
+        for device, values in enumerate(parts):
+            whole[self.part(spec, sizes, device)] = values
+        return whole
 
-        pairs = zip(self.devices, each, strict=True)
-        threads = [threading.Thread(target=one, args=pair, daemon=True) for pair in pairs]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if self.failure is not None:
-            raise self.failure
-        left = {at for at, count in self.came.items() if count > 0}
-        left |= {at for copy in self.kept for at in copy.brings}
-        if left:
-            words = "semaphore left signalled"
-            if self.barriers & left:
-                words = "barrier left signalled"
-            elif self.ends & left:
-                words = "remote copy never waited for"
-            self.devices[0].ids = ()
-            self.devices[0].wrong(None, words)
-        flat = [x for number in sorted(results) for x in results[number]]
-        return ProgramRun(flat, [one.trail for one in self.devices if one.trail is not None])
+    def launch(self, device: _Device, number: int, meets: bool) -> None:
+        """Let a device enter a launch; it `meets` the others first if the kernel has no barrier."""
+        while len(self.launched) <= number:
+            self.launched.append({})
+        here = self.launched[number]
+        self.clocks[device.number][device.number] += 1
+        device.entered = self.clocks[device.number][device.number]
+        here[device.number] = device
+        if meets:
+            self.wait(device, None, "others", lambda: len(here) == self.count)
+            for other in here.values():
+                self.join(device.number, other.number, other.entered)
 
-    def comes(self, at: int, count: int, anyhow: bool) -> bool:
-        """Whether so much has come to a semaphore, if copies that are due are made.
+    def barrier(self, device: int, collective: Any) -> np.ndarray:
+        """The barrier semaphore of a device that launches of one `collective_id` share."""
+        return self.barriers.setdefault((device, collective), np.zeros((), np.int64))
 
-        anyhow: also those before whose turn it is.
+    # What a device knows.
+
+    def knows(self, device: int, other: int, epoch: int | None) -> bool:
+        """Whether an epoch of another device is known to be over."""
+        return epoch is not None and self.clocks[device][other] >= epoch
+
+    def join(self, device: int, other: int, epoch: int) -> None:
+        """Let a device know an epoch of another one."""
+        self.clocks[device][other] = max(self.clocks[device][other], epoch)
+
+    def carried(self, device: int) -> _Clock:
+        """The clock that a signal or a copy takes along; what the device does next is later."""
+        clock = tuple(self.clocks[device])
+        self.clocks[device][device] += 1
+        return clock
+
+    def learn(self, device: int, semaphore: _Semaphore, count: int) -> None:
+        """Let a device know what a wait proves, whichever arrivals it was that came first.
+
+        Of each device it is the least epoch that enough arrivals carry. A copy is over if the other
+        arrivals together are less than what was waited for.
         """
-        while self.came[at] < count:
-            copy = next((one for one in self.kept if at in one.brings), None)
-            if copy is None:
-                return False
-            last = list(copy.brings)[-1]
-            if self.came[last] > 0 and last != at and not anyhow:
-                return False
-            self.kept.remove(copy)
-            copy.make()
-            self.came.update(copy.brings)
-            self.changed.notify_all()
-        return True
+        semaphore.waited += count
+        arrivals, waited = semaphore.arrivals, semaphore.waited
+        total = sum(each.size for each in arrivals)
+        for other in range(self.count):
+            ordered = arrivals
+            if not self.program.in_order:
+                ordered = sorted(arrivals, key=lambda each: each.clock[other])
+            before = itertools.accumulate((each.size for each in ordered), initial=0)
+            pairs = zip(ordered, before, strict=False)
+            needed = (each.clock[other] for each, size in pairs if size < waited)
+            self.join(device, other, max(needed, default=0))
+        self.clocks[device][device] += 1
+        now, came = self.clocks[device][device], 0
+        latest = 0.0
+        for each in arrivals:
+            came += each.size
+            if came - each.size < waited:
+                latest = max(latest, each.time)
+                for end in each.ends:
+                    (end.copy.land if end.lands else end.copy.leave)()
+            over = came <= waited if self.program.in_order else total - each.size < waited
+            for end in each.ends:
+                end.over = now if over and end.over is None else end.over
+        self.time.waits(device, latest, any(each.ends for each in arrivals))
+        if total == waited:
+            semaphore.arrivals, semaphore.waited = [], 0
+        everybody = range(self.count)
+        self.ends[device] = [
+            end for end in self.ends[device]
+            if not all(self.knows(other, device, end.over) for other in everybody)
+        ]  # fmt: skip
 
-    def until(
-        self, device: int, ready: Callable[[bool], bool], in_vain: Callable[[], None]
-    ) -> None:
-        """Let a device wait; in vain, if all of them do, and copies out of turn would not help."""
-        self.pending[device] = ready
-        self.changed.notify_all()  # who waits in vain asks whether all do
-        while not ready(False):
-            if self.failure is not None:
-                raise RuntimeError("another device is the cause")
-            all_wait = len(self.pending) == len(self.devices)
-            if all_wait and not any(one(False) for one in self.pending.values()):
-                if not any(one(True) for one in self.pending.values()):
-                    in_vain()
-                self.changed.notify_all()
-                if ready(False):
-                    break
-            self.changed.wait()
-        del self.pending[device]
+    # Waiting, and what is left.
+
+    def wait(
+        self, device: _Device, equation: JaxprEqn | None, unit: str, ready: Callable[[], bool],
+        semaphore: _Semaphore | None = None, count: int = 0,
+    ) -> None:  # fmt: skip
+        """Let a device wait; `unit` of what is known to `deadlock`."""
+        self.waits[device.number] = (device, equation, unit, semaphore, count)
+        self.turns.wait(device.number, ready)
+        del self.waits[device.number]
+
+    def deadlock(self) -> None:
+        """Raise `HazardError`: where each device waits."""
+        places: dict[str, list[int]] = {}
+        for number in range(self.count):
+            text = sentence("device-ended")
+            if number in self.waits:
+                _, equation, unit, semaphore, count = self.waits[number]
+                facts = dict(name="", came=0, count=count, line=_text(equation))
+                if semaphore is not None:
+                    facts |= dict(name=semaphore.name, came=semaphore.value)
+                text = sentence(f"device-waits-for-{unit}", **facts)
+            places.setdefault(text, []).append(number)
+        listed = "; ".join(f"{_named(devices)} {text}" for text, devices in places.items())
+        device, equation, *_ = self.waits[min(self.waits)]
+        device.wrong(equation, "devices-deadlock", listed=listed)
+
+    def finish(self) -> None:
+        """Raise `HazardError` if a semaphore is not back at zero."""
+        for semaphore in sorted(self.semaphores.values(), key=lambda one: not one.barrier):
+            if semaphore.value <= 0:
+                continue
+            device = self.launched[-1][semaphore.device]
+            facts = dict(name=semaphore.name, device=semaphore.device, count=semaphore.value)
+            words = "barrier-left-signalled" if semaphore.barrier else "semaphore-of-device-left"
+            end = next((end for each in semaphore.arrivals for end in each.ends), None)
+            if end is not None:
+                words = "landing-not-waited" if end.lands else "sending-not-waited"
+                facts |= dict(copy=end.copy.line, there=end.copy.receiver, device=end.copy.sender)
+            device.ids = ()
+            device.wrong(None, words, **facts)
+
+
+def _text(equation: JaxprEqn | None) -> str:
+    """An equation's line, in backticks; JAX does not know those of `sync_copy` and the like."""
+    text = "" if equation is None else text_of(equation.source_info)
+    return f"`{text}`" if text else "in the kernel"
+
+
+def _named(devices: Sequence[int]) -> str:
+    """ "device 2", or "devices 0, 1 and 3"."""
+    if len(devices) == 1:
+        return f"device {devices[0]}"
+    return f"devices {', '.join(map(str, devices[:-1]))} and {devices[-1]}"
 
 
 class _Device(Machine):
-    """One device's run of the launch."""
+    """One launch on one device."""
 
-    def __init__(self, mesh: _Mesh, number: int, call: JaxprEqn) -> None:
-        super().__init__(call, mesh.launch, mesh.how, trail=RunLog(mesh.launch))
-        self.mesh, self.number = mesh, number
-        self.barrier = np.zeros((), np.int64)
+    entered = 0
+
+    def __init__(self, mesh: _Mesh, number: int, call: JaxprEqn, launch: Launch, nth: int) -> None:
+        super().__init__(call, launch, mesh.how, trail=RunLog(launch))
+        self.mesh, self.number, self.nth = mesh, number, nth
+        self.fuel = mesh.program.most
+        mesh.program.trails.append(self.trail)
+        self.collective = compiler_param(call.params["compiler_params"], "collective_id")
+        operands = enumerate((*launch.inputs, *launch.outputs), len(launch.scalars))
+        self.moving = {n for n, one in operands if one.piped and launch.steps > 1}
+        speaks = _primitives(call)
+        mesh.launch(self, nth, meets=bool(speaks) and "get_barrier_semaphore" not in speaks)
 
     def ends(self) -> None:
-        """What is left is seen once all devices have ended."""
+        """What is left is known once all devices have ended."""
 
-    def there(self, equation: JaxprEqn, device: Any, words: str) -> _Device:
-        """The device of an id: its number, its place along each axis, or along some by name."""
-        sizes = tuple(self.mesh.axes.values())
+    def wrong(
+        self, equation: JaxprEqn | None, words: str, kind: str = "hazard", **facts: Any
+    ) -> None:
+        super().wrong(equation, words, kind, **dict(me=self.number) | facts)
+
+    def there(self, equation: JaxprEqn, device: Any, words: str) -> int:
+        """The number of the device with an id: a number, a place on the mesh, or a part of one."""
+        axes, sizes = self.mesh.axes, tuple(self.mesh.axes.values())
         if device is None:
-            return self
+            return self.number
         number = device
         if isinstance(device, Mapping | tuple | list):
             own = np.unravel_index(self.number, sizes)
             named = device if isinstance(device, Mapping) else {}
             places = [*map(int, jax.tree.leaves(device))] if not named else [
-                int(named.get(name, at)) for name, at in zip(self.mesh.axes, own, strict=True)
+                int(named.get(name, at)) for name, at in zip(axes, own, strict=True)
             ]  # fmt: skip
+            if len(places) != len(sizes):
+                facts = dict(given=len(places), axes=", ".join(axes), count=len(sizes))
+                self.wrong(equation, "device-id-of-other-mesh", "out-of-bounds", **facts)
             strides = [math.prod(sizes[n + 1 :]) for n in range(len(sizes))]
             number = sum(at * n for at, n in zip(places, strides, strict=True))
-        there, count = int(number), len(self.mesh.devices)
+            if not all(0 <= at < size for at, size in zip(places, sizes, strict=True)):
+                number = places[0] if len(places) == 1 else -1
+        there, count = int(number), self.mesh.count
         if not 0 <= there < count:
             facts = dict(device=self.number, there=there, count=count, when=when(self.ids))
             self.wrong(equation, words, "out-of-bounds", **facts)
-        return self.mesh.devices[there]
+        return there
 
-    def at(self, other: _Device, equation: JaxprEqn, ref: Any, transforms: Sequence) -> np.ndarray:
+    def enters(self, equation: JaxprEqn, there: int, does: str) -> _Device:
+        """The machine of another device in this launch, which this one must know to be in it."""
+        here, mesh = self.mesh.launched[self.nth], self.mesh
+        other = here.get(there)
+        if there != self.number and not (
+            other is not None and mesh.knows(self.number, there, other.entered)
+        ):
+            heard = [
+                n for n in range(mesh.count)
+                if n != self.number and n in here and mesh.knows(self.number, n, here[n].entered)
+            ]  # fmt: skip
+            facts = dict(there=there, does=does)
+            facts["heard"] = sentence("heard-from", devices=_named(heard)) if heard else ""
+            self.wrong(equation, "device-not-entered", **facts)
+        assert other is not None
+        return other
+
+    def of(self, other: _Device, ref: Any, transforms: Sequence) -> np.ndarray:
         """What another device has where this one has a part of a buffer."""
-        if ref is self.barrier:
-            return taken(other.barrier, transforms)
         place = next((n for n, one in enumerate(self.buffers) if one is ref), None)
         if place is None:
             raise UnsupportedError("a copy to a part of memory that has no name")
         if len(other.buffers) <= place:
-            in_vain = partial(self.wrong, equation, "wait never ends")
-            self.mesh.until(self.number, lambda _: len(other.buffers) > place, in_vain)
+            self.mesh.wait(self, None, "others", lambda: len(other.buffers) > place)
         return taken(other.buffers[place], transforms)
 
-    def _axis_index(self, equation: JaxprEqn, _: _Values) -> _Values:
-        sizes, named = tuple(self.mesh.axes.values()), equation.params["axis_name"]
-        own = dict(zip(self.mesh.axes, np.unravel_index(self.number, sizes), strict=True))
-        index = 0
-        for name in named if isinstance(named, tuple) else (named,):
-            index = index * self.mesh.axes[name] + int(own[name])
-        return [np.int32(index)]
+    def arrives(self, owner: int, array: np.ndarray, part: Any, arrival: _Arrival) -> None:
+        """Add to a semaphore of a device."""
+        self.semaphore_of(owner, array, *part).arrivals.append(arrival)
 
-    def _barrier(self, *_: Any) -> _Values:
-        self.mesh.barriers.add(address(self.barrier))
-        return [self.barrier]
+    def semaphore_of(self, owner: int, array: np.ndarray, ref: Any, transforms: Any) -> _Semaphore:
+        """The record of a semaphore."""
+        barrier = any(ref is one for one in self.mesh.barriers.values())
+        at = address(array)
+        if at not in self.mesh.semaphores:
+            name = "the barrier semaphore" if barrier else f"`{self.view(array, ref, transforms)}`"
+            self.mesh.semaphores[at] = _Semaphore(owner, name, barrier)
+        return self.mesh.semaphores[at]
+
+    def touches(
+        self, equation: JaxprEqn, how: str, array: np.ndarray, ref: np.ndarray, transforms: Any
+    ) -> None:
+        view, mesh, me = self.view(array, ref, transforms), self.mesh, self.number
+        self.meets_copies(equation, how, view)
+        if not any(n in self.moving and one is ref for n, one in enumerate(self.buffers)):
+            key = how, address(array), array.shape, array.strides
+            mesh.accesses[me][key] = how, view, mesh.clocks[me][me], _text(equation)
+
+    def meets_copies(self, equation: JaxprEqn, how: str, view: View) -> None:
+        """Raise `HazardError` for an access where a copy may land, or a write to its source."""
+        for end in self.mesh.ends[self.number]:
+            if end.over is not None or not (end.lands or how == "writes"):
+                continue
+            if end.view.meets(view):
+                way = "into" if end.lands else "out-of"
+                facts = dict(text=_text(equation), place=view, copy=end.copy.line)
+                facts |= dict(sender=end.copy.sender, there=end.copy.receiver)
+                facts["waited"] = self.waited(end)
+                self.wrong(equation, f"device-{how}-{way}", **facts)
+
+    def waited(self, end: _End) -> str:
+        """That a wait on the copy's semaphore may have taken another copy's bytes."""
+        for semaphore in self.mesh.semaphores.values():
+            if semaphore.waited and any(end in each.ends for each in semaphore.arrivals):
+                facts = dict(name=semaphore.name, count=len(semaphore.arrivals))
+                return sentence("semaphore-is-shared", **facts)
+        return ""
+
+    def lands(self, equation: JaxprEqn, there: int, view: View) -> None:
+        """Raise `HazardError` if a copy to another device may meet an access or a copy there."""
+        mesh, me, line = self.mesh, self.number, _text(equation)
+        for end in mesh.ends[there]:
+            if not mesh.knows(me, there, end.over) and end.view.meets(view):
+                words = "lands-where-another-lands" if end.lands else "lands-before-it-is-sent"
+                facts = dict(there=there, place=view, text=line, other=end.copy.line)
+                self.wrong(equation, words, sender=end.copy.sender, **facts)
+        for how, place, epoch, text in mesh.accesses[there].values():
+            if not mesh.knows(me, there, epoch) and place.meets(view):
+                words = f"lands-before-it-{how}"
+                self.wrong(equation, words, there=there, place=view, text=line, other=text)
 
     def _dma_start(self, equation: JaxprEqn, values: _Values) -> _Values:
         parts, device = copy_ends(equation.params["tree"], values)
-        source, target, semaphore, sending = parts
-        other = self.there(equation, device, "copies to no such device")
+        source, target, landing, sending = parts
+        mesh, me, line = self.mesh, self.number, _text(equation)
+        there = self.there(equation, device, "copies to no such device")
         old, same = (self.end(equation, *one) for one in (source, target))
-        self.touches(equation, "reads", old, *source)
-        if other is self:
-            self.touches(equation, "writes", same, *target)
-        new, line = self.at(other, equation, *target), text_of(equation.source_info)
-        ends = self.view(old, *source), self.view(new, *target)
-        brings: Counter[int] = Counter()
+        if equation.params.get("add") or old.shape != same.shape or old.dtype != same.dtype:
+            raise UnsupportedError("a copy between two forms")
+        other = self.enters(equation, there, "copies")
+        new = same if there == me else self.of(other, *target)
+        copy = _Copy(self.view(old, *source), self.view(new, *target), me, there, line)
+        if old.size:
+            self.meets_copies(equation, "reads", copy.source)
+            if there == me:
+                self.meets_copies(equation, "writes", copy.target)
+            else:
+                self.lands(equation, there, copy.target)
+        time, clock = mesh.time.sends(me, there, old.nbytes, line), mesh.carried(me)
+        sends, lands = _End(copy, False), _End(copy, True)
+        if old.size:
+            mesh.ends[me].append(sends)
+            mesh.ends[there].append(lands)
+        array = self.part(equation, *landing, "no such semaphore")
+        array = array if there == me else self.of(other, *landing)
+        told = [lands] if is_remote(equation) else [sends, lands]
+        self.arrives(there, array, landing, _Arrival(old.nbytes, clock, time, told))
         if is_remote(equation):
-            first = self.semaphore(equation, *sending)
-            brings[first] += old.nbytes
-            self.flights.flying.append(Flight(*ends, first, old.nbytes, line))
-        last = address(self.at(other, equation, *semaphore))
-        brings[last] += old.nbytes
-        other.flights.flying.append(Flight(*ends, last, old.nbytes, line))
-        self.mesh.ends |= set(brings)
-        copy = _Copy(old, new, dict(brings))
-        if self.mesh.how.late:
-            self.mesh.kept.append(copy)
-        else:
-            copy.make()
-            self.mesh.came.update(brings)
-        self.mesh.changed.notify_all()
-        return []
-
-    def _waits(self, equation: JaxprEqn, at: int, count: int, words: str) -> _Values:
-        """Let the device wait until so much has come to a semaphore."""
-        in_vain = partial(self.wrong, equation, words)
-        self.mesh.until(self.number, lambda anyhow: self.mesh.comes(at, count, anyhow), in_vain)
-        self.mesh.came[at] -= count
+            array = self.part(equation, *sending, "no such semaphore")
+            self.arrives(me, array, sending, _Arrival(old.nbytes, clock, time, [sends]))
+        if not self.how.late:
+            copy.land()
         return []
 
     def _dma_wait(self, equation: JaxprEqn, values: _Values) -> _Values:
-        _, target, semaphore = copy_parts(equation.params["tree"], values)
-        at, size = self.semaphore(equation, *semaphore), taken(*target).nbytes
-        self._waits(equation, at, size, "wait never ends")
-        rest = self.mesh.came[at] or any(at in copy.brings for copy in self.mesh.kept)
-        flying = self.flights.flying
-        for one in [one for one in flying if one.semaphore == at]:  # they come in turn
-            size -= one.size
-            if size >= 0 or not rest:
-                flying.remove(one)
+        _, target, (ref, transforms) = copy_parts(equation.params["tree"], values)
+        array = self.part(equation, ref, transforms, "no such semaphore")
+        return self.takes(equation, array, ref, transforms, taken(*target).nbytes, "bytes")
+
+    def takes(
+        self, equation: JaxprEqn, array: np.ndarray, ref: Any, transforms: Any, count: int,
+        unit: str,
+    ) -> _Values:  # fmt: skip
+        """Wait until so much has come to a semaphore."""
+        semaphore = self.semaphore_of(self.number, array, ref, transforms)
+        ready = lambda: semaphore.value >= count  # noqa: E731
+        self.mesh.wait(self, equation, unit, ready, semaphore, count)
+        self.mesh.learn(self.number, semaphore, count)
         return []
 
     def _signal(self, equation: JaxprEqn, values: _Values) -> _Values:
         ref, transforms, count, device, _ = equation.params["args_tree"].unflatten(values)
-        other = self.there(equation, device, "no such device")
-        self.mesh.came[address(self.at(other, equation, ref, transforms))] += int(count)
-        self.mesh.changed.notify_all()
+        mesh, me = self.mesh, self.number
+        there = self.there(equation, device, "no such device")
+        if any(ref is one for one in mesh.barriers.values()):
+            array = taken(mesh.barrier(there, self.collective), transforms)
+        else:
+            other = self.enters(equation, there, "signals")
+            array = self.part(equation, ref, transforms, "no such semaphore")
+            array = array if there == me else self.of(other, ref, transforms)
+        time = mesh.time.now[me] + (HOP_SECONDS if there != me else 0)
+        arrival = _Arrival(int(count), mesh.carried(me), time)
+        self.arrives(there, array, (ref, transforms), arrival)
         return []
 
     def _wait(self, equation: JaxprEqn, values: _Values) -> _Values:
         ref, transforms, count, *_ = equation.params["args_tree"].unflatten(values)
-        at = self.semaphore(equation, ref, transforms)
-        return self._waits(equation, at, int(count), "semaphore never signalled")
+        array = self.part(equation, ref, transforms, "no such semaphore")
+        return self.takes(equation, array, ref, transforms, int(count), "signals")
+
+    def _barrier(self, *_: Any) -> _Values:
+        return [self.mesh.barrier(self.number, self.collective)]
+
+    def _axis_index(self, equation: JaxprEqn, _: _Values) -> _Values:
+        return [self.mesh.index(self.number, equation.params["axis_name"])]
+
+    def _dot(self, equation: JaxprEqn, values: _Values) -> _Values:
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        inner = math.prod(values[0].shape[axis] for axis in contracted)
+        flops = 2 * math.prod(equation.outvars[0].aval.shape) * inner
+        self.mesh.time.works(self.number, flops)
+        return self._computes(equation, values)
 
 
 _Device.meanings = Machine.meanings | {
@@ -300,6 +630,7 @@ _Device.meanings = Machine.meanings | {
     "get_barrier_semaphore": _Device._barrier,
     "dma_start": _Device._dma_start,
     "dma_wait": _Device._dma_wait,
+    "dot_general": _Device._dot,
     "semaphore_signal": _Device._signal,
     "semaphore_wait": _Device._wait,
 }

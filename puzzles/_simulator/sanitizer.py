@@ -10,15 +10,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import jax
 import numpy as np
 
 from puzzles._jax import is_remote
-from puzzles._launch import Finding, Launch, Traced, told
+from puzzles._launch import WARNING, Finding, Launch, Traced, told
 from puzzles._program import equations, kernel_calls
 from puzzles._rules import sentence
+from puzzles._simulator.devices import on_mesh, run_devices, schedules
 from puzzles._simulator.programs import ProgramRun, drawn, run_as
 from puzzles._simulator.semantics import (
     EDGE,
@@ -56,6 +58,8 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
 
     Arguments that are only shapes get data: floats from `seed`, zeros for the rest.
     """
+    if on_mesh(traced):
+        return _on_devices(traced, seed)
     if known := foreseen(traced, rewritten=True):
         return Sanitized((known,), why_not=AFTER_THE_FIRST)
     if (why := refused(traced, launches)) is not None:
@@ -84,6 +88,41 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
         if not any(one.carried for one in first.trails):  # nothing that could be compared
             said = ""
     return Sanitized((found,) if found else (), said, why)
+
+
+def _on_devices(traced: Traced, seed: int) -> Sanitized:
+    """What running a program on the devices of its mesh finds.
+
+    What is wrong only if copies on one semaphore end in another order than they start in is a
+    warning: no document of a TPU promises that order.
+    """
+    if (why := refused(traced, ())) is not None:
+        return Sanitized(why_not=why)
+    program, count = (
+        replace(traced, leaves=given(traced.leaves, seed)),
+        math.prod(on_mesh(traced).values()),
+    )
+    said, run = f"all steps on {count} devices", partial(run_devices, program)
+    try:
+        in_order = partial(run, in_order=True)
+        first, found = differing(in_order, Semantics(), ("late", "unwritten"))
+        most = count if first.operations * count < FUEL else 1
+        for how, slowest in islice(schedules(count), 1, most + 1):
+            in_order(how, slowest)
+    except HazardError as error:
+        return Sanitized((error.finding,), said, AFTER_THE_FIRST)
+    except Exception as error:  # whatever NumPy does not do
+        return Sanitized(why_not=cannot(error))
+    if found is not None:
+        name = first.trails[0].launch
+        found = replace(found, launch=name.name, line=found.line or name.line)
+        return Sanitized((found,), said)
+    try:
+        for how, slowest in islice(schedules(count), 2):
+            run(how, slowest)
+    except HazardError as error:
+        return Sanitized((replace(error.finding, severity=WARNING),), said)
+    return Sanitized((), said)
 
 
 def given(leaves: Sequence[Any], seed: int) -> tuple[Any, ...]:

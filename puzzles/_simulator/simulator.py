@@ -5,6 +5,8 @@ NumPy runs a launch as a TPU may (`simulate`).
 
 from __future__ import annotations
 
+import math
+
 import jax
 import numpy as np
 
@@ -21,8 +23,9 @@ from puzzles._program import (
     visited,
 )
 from puzzles._rules import sentence
+from puzzles._simulator.devices import on_mesh, run_devices, schedules
 from puzzles._simulator.programs import run_as
-from puzzles._simulator.semantics import HazardError, Semantics
+from puzzles._simulator.semantics import HazardError, Semantics, comparable
 
 
 class SimulationError(Exception):
@@ -46,6 +49,8 @@ def simulate(traced: Traced) -> list[np.ndarray]:
     for leaf in traced.leaves:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise TypeError(f"simulating needs data, and {leaf} is only a shape")
+    if axes := on_mesh(traced):
+        return _on_devices(traced, math.prod(axes.values()))
     try:
         ran = run_as(traced, Semantics())
     except HazardError as error:
@@ -55,6 +60,23 @@ def simulate(traced: Traced) -> list[np.ndarray]:
     if ran.cut:
         raise SimulationError(cannot(BudgetError("too many operations")))
     return ran.results
+
+
+def _on_devices(traced: Traced, count: int) -> list[np.ndarray]:
+    """The results on a mesh: those of the first schedule that gives other ones, if there is one."""
+    results: list[np.ndarray] = []
+    numbers: set[tuple[int, ...]] = set()
+    try:
+        for how, slowest in schedules(count):
+            results = run_devices(traced, how, slowest).results
+            numbers.add(tuple(map(comparable, results)))
+            if len(numbers) > 1:
+                break
+    except HazardError as error:
+        raise SimulationError(error.finding) from None
+    except Exception as error:
+        raise SimulationError(cannot(error)) from None
+    return results
 
 
 def cannot(error: Exception) -> str:

@@ -9,8 +9,9 @@ from puzzles._judge.answer import Run
 from puzzles._judge.exceptions import learners_code, raised
 from puzzles._judge.source import Code
 from puzzles._launch import faults_of_copies
-from puzzles._program import equations, kernel_calls, visited
+from puzzles._program import UnsupportedError, equations, kernel_calls, visited
 from puzzles._rules import Finding
+from puzzles._simulator import cannot
 
 
 def rule_of_itself(code: Code) -> Finding | None:
@@ -67,6 +68,8 @@ def runs(run: Run) -> Finding | None:
     """It raises nothing while it runs."""
     try:
         _ = run.flat
+    except UnsupportedError as error:
+        return run.wrong("unreadable", says=cannot(error))
     except Exception as error:
         calls = kernel_calls(run.traced.jaxpr.jaxpr)
         asked = _asked(e for call in calls for e in _in_scopes(call.params["jaxpr"]))

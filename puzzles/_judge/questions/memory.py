@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +13,9 @@ from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import number_words
 from puzzles._launch import Finding as Known
 from puzzles._launch import faults, faults_of_copies
+from puzzles._program import UnsupportedError
 from puzzles._rules import RULES, Finding, sentence
-from puzzles._simulator import SimulationError, foreseen, simulate
+from puzzles._simulator import HazardError, SimulationError, foreseen, simulate
 
 MANY_STEPS = 2000  # more of them run for minutes
 _COPIES = 2000  # a kernel that goes outside with so many is not worth the wait
@@ -108,6 +110,19 @@ def same_in_simulator(run: Run) -> Finding | None:
 def drawn_on_tpu(run: Run) -> Finding | None:
     """On the drawn case, too, it is right as it may run on a TPU."""
     return None if as_on_tpu(run) else same_in_simulator(run)
+
+
+def races(run: Run) -> Finding | None:
+    """Several devices run without a race, a deadlock, or a semaphore left above zero."""
+    if not run.puzzle.axes:
+        return None
+    with suppress(UnsupportedError):  # the next question asks why
+        try:
+            _ = run.flat
+        except HazardError as error:
+            title = sentence("unsafe on devices")
+            return run.wrong(rule_of(error.finding), title=title, says=error.finding.words)
+    return None
 
 
 def rule_of(finding: Known) -> str:

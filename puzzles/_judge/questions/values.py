@@ -45,6 +45,8 @@ def same_form(run: Run) -> Finding | None:
         for what in ("shape", "dtype"):
             a, b = getattr(mine, what), getattr(theirs, what)
             if a != b:
+                if what == "shape" and puzzle.axes:  # those of one device
+                    a, b = a[1:], b[1:]
                 return run.wrong(what, expected=b, got=a, look=look)
     return None
 
@@ -72,8 +74,15 @@ def same_numbers(run: Run) -> Finding | None:
         count=int(wrong.wrong.sum()),
         size=want.size,
         which=run.case.which(position),
-        index=list(wrong.first),
+        index=_place(run, wrong.first),
         expected=number_words(wrong.expected),
         got=number_words(wrong.got),
         place=said,
     )
+
+
+def _place(run: Run, index: tuple[int, ...]) -> str:
+    """The index of an element; with several devices, the device and the index there."""
+    if not run.puzzle.axes:
+        return str(list(index))
+    return sentence("element of a device", device=index[0], index=list(index[1:]))

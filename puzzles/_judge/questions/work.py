@@ -84,7 +84,8 @@ def audit(run: Run) -> Finding | None:
     if ask is None:
         return None
     parameters = inspect.signature(ask).parameters
-    extra = {"args": run.case.args} if "args" in parameters else {}
+    known = {"args": lambda: run.case.args, "wire": lambda: run.played.wire}
+    extra = {name: give() for name, give in known.items() if name in parameters}
     # Where only a launch's plan was written, the numbers are no matter.
     title = sentence("not what is asked") if puzzle.launches else None
     made, wanted = sum(one.times or 0 for one in run.launches), len(parameters) - len(extra)

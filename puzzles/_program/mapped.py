@@ -1,0 +1,70 @@
+"""One device's function over a mesh, for which no device has to exist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+
+from puzzles._jax import abstract_device, mesh_with
+
+V5E = {"device_kind": "TPU v5 lite", "num_cores": 1, "platform": "tpu"}
+
+
+def abstract_mesh(axes: Mapping[str, int]) -> AbstractMesh:
+    """A mesh of TPUs v5e with these axes and lengths."""
+    types = (AxisType.Auto,) * len(axes)
+    mesh = AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=types)
+    return mesh_with(mesh, abstract_device(**V5E))
+
+
+def over_mesh(
+    fn: Callable, axes: Mapping[str, int], shared: Collection[int] = (), mesh: Any = None
+) -> Callable:
+    """Return `fn`, which one device runs, as a function of all devices' arrays.
+
+    Args:
+        axes: the name and the length of each axis of the mesh.
+        shared: positions of arguments that all devices have alike; the first axis of every other
+            array, and of each result, counts the devices in the order of the mesh.
+        mesh: a mesh of devices; None means an abstract one.
+    """
+
+    def mapped(*args: Any) -> Any:
+        arrays = [n for n, x in enumerate(args) if isinstance(x, jax.Array)]
+
+        def local(*parts: Any) -> Any:
+            given = list(args)
+            for n, part in zip(arrays, parts, strict=True):
+                given[n] = part if n in shared else jax.lax.squeeze(part, (0,))
+            return jax.tree.map(lambda y: jax.lax.expand_dims(jnp.asarray(y), (0,)), fn(*given))
+
+        devices = PartitionSpec(tuple(axes))
+        specs = tuple(PartitionSpec() if n in shared else devices for n in arrays)
+        where = abstract_mesh(axes) if mesh is None else mesh
+        whole = jax.shard_map(
+            local, mesh=where, in_specs=specs, out_specs=devices, check_vma=False
+        )  # fmt: skip
+        return whole(*(args[n] for n in arrays))
+
+    return mapped
+
+
+def over_axes(fn: Callable, axes: Mapping[str, int], shared: Collection[int] = ()) -> Callable:
+    """Return what `over_mesh` does by `jax.vmap`: for a spec in `jax.lax`'s collectives."""
+
+    def mapped(*args: Any) -> Any:
+        sizes = tuple(axes.values())
+        split = [isinstance(x, jax.Array) and n not in shared for n, x in enumerate(args)]
+        inner = fn
+        for name, size in reversed(axes.items()):
+            places = tuple(0 if one else None for one in split)
+            inner = jax.vmap(inner, in_axes=places, axis_name=name, axis_size=size)
+        pairs = zip(args, split, strict=True)
+        out = inner(*(x.reshape(*sizes, *x.shape[1:]) if one else x for x, one in pairs))
+        return jax.tree.map(lambda y: y.reshape(-1, *y.shape[len(sizes) :]), out)
+
+    return mapped

@@ -1,0 +1,83 @@
+"""A puzzle about several devices: judged like any other, on devices that NumPy plays."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ring_sum import PUZZLE, ring_sum
+
+from puzzles import judge, on_devices
+from puzzles._puzzle import load, mutate
+
+BARRIER = """    barrier = pltpu.get_barrier_semaphore()
+    for other in (left, right):
+        pl.semaphore_signal(barrier, 1, device_id=(other,))
+    pl.semaphore_wait(barrier, 2)
+"""
+# An edit, and the stage and words of its verdict.
+WRONG = {
+    "adds what it sends": (
+        ("+= slots_ref[there]", "+= slots_ref[here]"),
+        ("values", "The first is [0, 0] on device 0"),
+    ),
+    "no such device": (
+        ("device_id=(right,)", "device_id=(me + 1,)"),
+        ("memory", "Device 3 copies to device 4, and there are 4"),
+    ),
+    "waits for a credit too many": (
+        ("@pl.when(i > 0)", "@pl.when(i >= 0)"),
+        ("memory", "The kernel hangs, because nothing comes"),
+    ),
+    "no wait for the barrier": (
+        ("    pl.semaphore_wait(barrier, 2)\n", ""),
+        ("memory", "which may not be in the kernel yet"),
+    ),
+    "no barrier": ((BARRIER, ""), ("tpu", "or leave `collective_id` out")),
+    "no collective_id": (
+        ("        compiler_params=pltpu.CompilerParams(collective_id=0),\n", ""),
+        ("tpu", "CompilerParams(collective_id=0)"),
+    ),
+    "another shape": (
+        ("    )(x)\n", "    )(x)[:8]\n"),
+        ("values", "(16, 128)"),
+    ),
+    "both halves to one side": (
+        ("        copy.wait()\n        o_ref", "        copy.wait_send()\n        o_ref"),
+        ("memory", "has not waited for its end"),
+    ),
+}
+
+
+def test_a_right_answer_passes_and_its_devices_were_played() -> None:
+    verdict = judge(PUZZLE, ring_sum)
+    assert verdict.passed, verdict
+    assert "devices in NumPy" in str(verdict)
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_answer_gets_its_stage_and_cause(what: str) -> None:
+    (old, new), (stage, words) = WRONG[what]
+    text = PUZZLE.text
+    assert old in text
+    verdict = judge(PUZZLE, load(PUZZLE, text.replace(old, new), "answer")["ring_sum"])
+    assert (verdict.stage, words in str(verdict)) == (stage, True), verdict
+
+
+def test_the_known_mistake_is_found_whatever_the_data() -> None:
+    (mistake,) = PUZZLE.mistakes
+    for seed in range(3):
+        verdict = judge(PUZZLE, mutate(PUZZLE, mistake), seed=seed)
+        assert (verdict.stage, mistake.says in str(verdict)) == ("memory", True)
+
+
+def test_on_devices_runs_a_function_on_a_mesh_that_nobody_has() -> None:
+    x = np.random.default_rng(0).normal(size=(4, 8, 128)).astype(np.float32)
+    result = on_devices(ring_sum, jnp.asarray(x), axes={"x": 4})
+    assert np.allclose(result, x.sum(0), atol=1e-5)
+
+
+def test_on_devices_raises_what_devices_must_not_do() -> None:
+    wrong = mutate(PUZZLE, PUZZLE.mistakes[0])
+    with pytest.raises(RuntimeError, match="while device 2 still sends it"):
+        on_devices(wrong, jnp.zeros((4, 8, 128)), axes={"x": 4})
