@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import difflib
 import json
 import re
@@ -42,8 +43,8 @@ def change_of(puzzle: Puzzle, answer: str) -> Change:
         tree = ast.parse(code)
     except SyntaxError as error:
         raise BuildError(to_author("answer does not parse", error=error)) from None
-    lines, there = code.splitlines(), {ast.dump(node) for node in ast.parse(puzzle.text).body}
-    new = [node for node in tree.body if ast.dump(node) not in there]
+    lines, there = code.splitlines(), {_bare(node) for node in ast.parse(puzzle.text).body}
+    new = [node for node in tree.body if _bare(node) not in there]
     kept = [node for node in new if not isinstance(node, (ast.Expr, *_IMPORTS))]
     if not kept:
         raise BuildError(to_author("answer changes nothing", name=puzzle.name))
@@ -59,7 +60,8 @@ def change_of(puzzle: Puzzle, answer: str) -> Change:
     written = sum(theirs.count("\n") + 1 for _, theirs in edits)
     whole = sum((node.end_lineno or 0) - node.lineno + 1 for node in changed.values())
     code = "".join(f"{one}\n" for one in others)
-    if written <= _MUCH * whole and _defines(puzzle, f"{text}\n{code}"):
+    same = all(_is(text, node) for node in changed.values())
+    if same and written <= _MUCH * whole and _defines(puzzle, f"{text}\n{code}"):
         return Change(tuple(edits), code)
     parts = ["\n".join(imports)] * bool(imports) + [_source(lines, one) for one in kept]
     return Change((), "\n\n\n".join(parts) + "\n")
@@ -136,11 +138,22 @@ def _with(lines: list[str], hunks: list[Hunk]) -> str:
 
 
 def _is(text: str, node: ast.FunctionDef) -> bool:
-    """Whether a text's function of this name is this one, layout and comments aside."""
+    """Whether a text's function of this name is this one: layout, comments, annotations aside."""
     try:
-        return _regions.same_code(_regions.functions(text)[node.name], node)
+        return _bare(_regions.functions(text)[node.name]) == _bare(node)
     except (SyntaxError, KeyError):
         return False
+
+
+def _bare(node: ast.stmt) -> str:
+    """A statement without layout, comments and annotations of functions."""
+    node = copy.deepcopy(node)
+    for one in ast.walk(node):
+        if isinstance(one, ast.arg):
+            one.annotation = None
+        elif isinstance(one, ast.FunctionDef):
+            one.returns = None
+    return ast.dump(node)
 
 
 def _edits(text: str, hunks: list[Hunk]) -> Iterator[tuple[str, str]]:
@@ -149,7 +162,7 @@ def _edits(text: str, hunks: list[Hunk]) -> Iterator[tuple[str, str]]:
     for first, last, new in hunks:
         start, end = first + moved, last + moved
         low, high = start, end
-        while low == high or "".join(lines).count("".join(lines[low:high])) != 1:
+        while low == high or _times("".join(lines[low:high]), "".join(lines)) != 1:
             up = (high - end >= start - low or high == len(lines)) and low > 0
             low, high = (low - 1, high) if up else (low, high + 1)
         old, changed = lines[low:high], [*lines[low:start], *new, *lines[end:high]]
@@ -158,12 +171,17 @@ def _edits(text: str, hunks: list[Hunk]) -> Iterator[tuple[str, str]]:
         yield _shortest("".join(lines), "".join(old), "".join(changed))
 
 
+def _times(part: str, text: str) -> int:
+    """How often a part occurs in a text; occurrences may overlap."""
+    return len(re.findall(f"(?={re.escape(part)})", text))
+
+
 def _shortest(after: str, old: str, new: str) -> tuple[str, str]:
     """An edit of one line without the indentation and the end of the line, if it occurs once so."""
     before = after.replace(new, old, 1)
     if old.count("\n") == new.count("\n") == 1:
         short, other = old.strip(), new.strip()
-        if before.count(short) == 1 and before.replace(short, other) == after:
+        if _times(short, before) == 1 and before.replace(short, other) == after:
             return short, other
     return old, new
 

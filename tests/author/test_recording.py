@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import puzzles
 from puzzles import Puzzle, _record, _regions
 from puzzles import __main__ as cli
 from puzzles._author import scaffold
-from puzzles._author.answers import Change, change_of
+from puzzles._author.answers import Change, _bare, change_of
 from puzzles._author.recording import with_answer
 from puzzles._record import Alternative, Record
 
@@ -33,10 +34,10 @@ KERNEL = "def toy_warm_up_kernel(x_ref, o_ref):\n    {}\n"
 
 
 def definitions(text: str) -> dict[str, str]:
-    """The last definition of each top-level name, without layout and comments."""
+    """The last definition of each top-level name, without layout, comments and annotations."""
     nodes = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef | ast.Assign)]
     names = [n.name if isinstance(n, ast.FunctionDef) else ast.unparse(n.targets) for n in nodes]
-    return dict(zip(names, map(ast.dump, nodes), strict=True))
+    return dict(zip(names, map(_bare, nodes), strict=True))
 
 
 @pytest.mark.graduate
@@ -72,6 +73,13 @@ def test_only_what_differs_is_edited(rung: Rung, body: str, edits: list | None) 
     change = change_of(puzzle, KERNEL.format(body))
     assert list(change.edits) == edits
     assert change.code == ("" if edits else KERNEL.format(body))
+
+
+def test_annotations_make_no_difference(rung: Rung) -> None:
+    puzzle = rung()
+    answer = re.sub(r": Float\[.*?\]| -> Float\[.*?\]", "", puzzle.text)
+    change = change_of(puzzle, answer.replace("bm, bn = 8, 128", "bm, bn = 16, 128"))
+    assert change == Change((("bm, bn = 8, 128", "bm, bn = 16, 128"),), "")
 
 
 def test_an_answer_is_read_from_an_issue_and_from_a_notebook(rung: Rung) -> None:
