@@ -41,11 +41,11 @@ from one prefetched index to a grouped matmul that visits the same tiles as JAX'
 a mixture-of-experts layer that trains, and to the layer that serves it.
 
 Three ideas carry all of it: small integer arrays that are in SMEM before the first step, index maps
-that read these arrays to choose the blocks, and masks for tiles that are only partly wanted, here because two groups meet. Block-sparse
+that read these arrays to choose the blocks, and masks for tiles that count only in part, here because two groups meet in them. Block-sparse
 attention rests on the same three ideas; you can do the two ladders in either order.
 
-It builds on `basics.ipynb`: you should know Refs, grids, index maps, scratch and `pl.when`. As there,
-every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU. If a puzzle needs
+It builds on `basics.ipynb`: you should know Refs, grids, index maps, scratch and `pl.when`. As in
+`basics`, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU. If a puzzle needs
 an earlier one, it takes the reference, `find(...).solution`, so you can begin anywhere.
 """
 
@@ -57,8 +57,8 @@ compute, under `jit`, the numbers that a grouped matmul reads: where each group 
 tiles it touches, and a list of all visits.""",
     "masked_store": """## Part II: sharing a tile
 
-If two groups meet inside a tile, two visits write to one output block. You write the store that
-keeps their rows apart, by itself, and then the whole call around it.""",
+If two groups meet inside a tile, two visits write to one output block. First you write only
+the store that keeps their rows apart, then the whole call around it.""",
     "grouped_matmul_aligned": """## Part III: grouped matmul
 
 The list of visits, the routing and the store come together around a kernel body that you wrote in

@@ -123,8 +123,8 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
 
 # %% [markdown]
 # Below are 8 or 64 experts, with many rows or few. With many rows, products can be the largest cost: the first layer's
-# tiles move 284 MiB, so 317 FLOPs for each byte, while a v5e can do 240. With few rows, bytes are, most of
-# them weights; and a `bm` far above a group's rows would make products even more expensive. None of the tiles that
+# tiles move 284 MiB, so 317 FLOPs for each byte, while a v5e can do 240. With few rows, bytes cost most, and most
+# bytes are weights; and a `bm` far above a group's rows would make products even more expensive. None of the tiles that
 # [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/data/autotuning) has tuned for its
 # Megablox on TPUs (2026) has fewer than 128 rows.
 #

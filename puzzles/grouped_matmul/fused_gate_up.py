@@ -194,8 +194,8 @@ PUZZLE = Puzzle(
         dict(M=120, K=72, N=136, E=144, dtype="bfloat16"),  # tiles that hang over
     ],
     hints=[
-        "Two sums run side by side, as one did in grouped_matmul. When is a sum complete, so "
-        "that you can apply a function to it?",
+        "Two sums run side by side, as a single sum did in grouped_matmul. When is a sum "
+        "complete, so that you can apply a function to it?",
         "`jax.nn.silu` works in a kernel. `gate_ref` and `up_ref` are f32 scratch, and the rows "
         "that are not mine get `others`.",
         "At every k: one dot for each accumulator, with f32 results. At the last k: silu of one "

@@ -32,7 +32,7 @@ from puzzles import INTERPRET, find
 #
 # **Which rows a visit writes.** A visit sums over `k` (in the picture K is one block), and stores as
 # `masked_store` did, by `offsets`. But at a tile's *first* visit the other rows hold garbage: write
-# **zeros** there. It is the first if the step before had another tile. (Step 0 has no step before it, and no
+# **zeros** there. A visit is first if the step before had another tile. (Step 0 has no step before it, and no
 # `tile_ids_ref[-1]`.)
 #
 # **Tiles without a visit**, like tile 3. With `input_output_aliases` the output **is** an array of
@@ -45,7 +45,7 @@ from puzzles import INTERPRET, find
 #
 # Output blocks are never fetched, so a block that is visited gets none of the zeros; it starts
 # uninitialised. (On the CPU you would find the zeros there; the check also runs the TPU simulator.) The 5
-# in `input_output_aliases` counts all operands, including the three prefetched ones.
+# in `input_output_aliases` counts all operands, including the three prefetched arrays.
 #
 # </details>
 
@@ -236,7 +236,7 @@ PUZZLE = Puzzle(
     ],
     hints=[
         "At the last k you do a masked store. Only the other rows are new: they get zeros at a "
-        "tile's first visit, and at later visits they keep what o_ref holds.",
+        "tile's first visit, and at later visits they keep their numbers in o_ref.",
         "`group_ids_ref[step]`, `tile_ids_ref[step]` and `offsets_ref[group]` are scalars. Row "
         "0 of the block is row tile · bm of the array; `jax.lax.broadcasted_iota(jnp.int32, "
         "o_ref.shape, 0)` counts from there. A visit is the first of its tile if the step "

@@ -96,10 +96,10 @@ def local_experts(
 
 
 # %% [markdown]
-# Now on several devices: the first cell made four of your CPU; on a TPU, its chips are used. Under
+# Now on several devices: the first cell split your CPU into four; on a TPU, its chips are used. Under
 # `jax.shard_map` each runs your function on its own experts (the reference, until yours passes its
 # check), and `jax.lax.psum` adds up their results. For every row, at most one device contributes a non-zero value, so the sum is
-# exact. Every chip waits for the one with the most visits, so the router should spread its tokens evenly.
+# exact. Every chip waits for the chip with the most visits, so the router should spread its tokens evenly.
 #
 # Here every chip sees every row. The other way is to send each row to the chips of its experts, and the
 # results back:
@@ -182,7 +182,7 @@ PUZZLE = Puzzle(
         "`group_offsets` turns counts into starts, of visits as of rows. An array may be "
         "indexed by the traced `first`, but a slice from it needs `jax.lax.dynamic_slice`, "
         "since its length must be static; `jnp.roll` brings any entry to the front.",
-        "Starts of all groups' visits; the entry at `first`, and the one at `first + L`: their "
+        "Starts of all groups' visits; the entry at `first`, and the entry at `first + L`: their "
         "difference is the number of steps. Both lists rolled back by the first, groups less "
         "`first`; L + 1 entries of the offsets.",
     ],

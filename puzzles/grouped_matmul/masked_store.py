@@ -74,7 +74,7 @@ def masked_store(
 
 
 # %% [markdown]
-# <details><summary>More: what a green tick does not cover</summary>
+# <details><summary>More: the limits of a green tick</summary>
 #
 # The check runs your kernel, simulates a TPU, and lowers the kernel for a TPU with Mosaic. libtpu, the compiler behind
 # Mosaic, has the last word: only it knows how much VMEM a body needs besides its blocks. If

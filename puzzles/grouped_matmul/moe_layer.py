@@ -33,7 +33,7 @@ from puzzles import find
 #
 # No token is dropped, and no expert is padded to the size of the largest.
 #
-# **And it trains.** JAX does not differentiate a `pallas_call` like this one.
+# **And it trains.** JAX does not differentiate a `pallas_call` like this.
 # [`jax.custom_vjp`](https://docs.jax.dev/en/latest/_autosummary/jax.custom_vjp.html) takes a rule:
 # the arrays to save in the forward pass, and how to get from `dy`, the gradient of the result, to the gradients of
 # the operands. You already have both products.
@@ -116,7 +116,7 @@ def moe_layer(
 
 
 # %% [markdown]
-# What is it worth? Below are the nine launches of the reference's training step, at the shapes of one layer of
+# What is it worth? Below are the nine launches of the reference's training step, at the shapes of a layer of
 # Mixtral 8x7B (8 experts, top 2, 4096 × 14336) and 8192 tokens. Weights and tokens are shapes only.
 # The router's logits are data, since the grid depends on them. Run it again with another `key`: the
 # sizes of the groups change, the program does not.
@@ -152,11 +152,11 @@ def moe_layer(
 # either.
 #
 # In the last line, the difference between the first two numbers is the cost of tiles that groups
-# share: here a visit computes the whole tile. Smaller tiles share less, but reuse less of what they
+# share: here a visit computes the whole tile. Smaller tiles share less, but reuse less of each
 # fetch.
 #
 # **And without groups?** With a fixed *capacity* each expert gets room for equally many slots, say 1.25
-# times the mean: slots beyond it are dropped, unused ones are padded. Here some experts are more
+# times the mean: slots beyond it are dropped, unused slots are padded. Here some experts are more
 # popular than others.
 
 # %% active="ipynb"

@@ -25,7 +25,7 @@ from puzzles import INTERPRET
 #
 # The obvious way, `rhs[perm]`, first writes a permuted copy of all weights to HBM.
 # Let an index map choose instead. It needs `perm` early: while one step computes, the pipeline
-# already looks up the blocks of the next.
+# already looks up the next step's blocks.
 #
 # That calls for **scalar prefetch**. Before the first step, small arrays of integers are copied to SMEM, the
 # memory for scalars. The `grid_spec`, a `pltpu.PrefetchScalarGridSpec`, says how many:
@@ -36,7 +36,7 @@ from puzzles import INTERPRET
 # * every index map gets them **last**, after the program ids, needed or not. It reads one number at a
 #   time: `perm_ref[n]`.
 #
-# ![At each of three steps lhs and the output move on by one, while the block of rhs is the one that perm names.](diagrams/grouped_matmul/permuted_matmul.svg)
+# ![At each of three steps lhs and the output move on by one, while perm chooses the block of rhs.](diagrams/grouped_matmul/permuted_matmul.svg)
 #
 # The kernel, folded, is `tiled_matmul`'s with k on axis 3, and does not look at `perm_ref`. Write the three BlockSpecs.
 

@@ -128,7 +128,7 @@ def quantized_grouped_matmul(
 
 
 # %% [markdown]
-# 512 requests decode one token each, with 64 experts and 1024 × 4096 weights of four bytes, of two, and of one. The table shows the bytes that
+# 512 requests decode one token each, with 64 experts and 1024 × 4096 weights of 4, 2 and 1 bytes. The table shows the bytes that
 # the reference's launch moves, and the least time that a v5e takes to move them.
 
 # %% active="ipynb"
@@ -191,8 +191,8 @@ def quantized_grouped_matmul(
 # %% [markdown]
 # **Is it fast?** Only a TPU can tell. There the next cell times your `grouped_matmul` (the reference's,
 # until yours passes its check), `jax.lax.ragged_dot`, which XLA compiles, and JAX's
-# Megablox. On a CPU it prints receipts: the bytes moved, and the useful FLOPs per byte. These include the
-# zeros that XLA writes before our launch, 128 MiB and 4 MiB. Megablox writes none, and
+# Megablox. On a CPU it prints receipts: the bytes moved, and the useful FLOPs per byte. The bytes include
+# the zeros that XLA writes before our launch, 128 MiB and 4 MiB. Megablox writes none, and
 # leaves garbage in unassigned rows. The first layer trains, the second decodes a token at a time.
 
 # %% active="ipynb"

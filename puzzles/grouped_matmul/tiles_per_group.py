@@ -80,7 +80,7 @@ PUZZLE = Puzzle(
     hints=[
         "Which tile holds a group's first row, and which its last row? What do these two tiles "
         "look like for a group without rows?",
-        "Integer division finds the tile of a row. The last row is the one before `ends`. "
+        "Integer division finds the tile of a row. The last row comes right before `ends`. "
         "`jnp.where(condition, a, b)` chooses element by element.",
         "Three lines: the tile of the first row; the tile of the last row; the count between "
         "them, both included, and zero if the size is zero.",

@@ -39,7 +39,7 @@ that a mask hides entirely. Near the top you compare your own kernel with Splash
 TPUs: the same numbers for every row that attends to anything, and no more tiles. The last part adds the gradients.
 
 It builds on `basics.ipynb`: you should know Refs, grids, index maps, scratch and `pl.when`.
-As there, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU.
+As in `basics`, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU.
 """
 
 PARTS = {

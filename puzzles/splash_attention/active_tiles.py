@@ -29,7 +29,7 @@ from jaxtyping import Int
 #
 # Return `(rows, cols, masks, flags)`, four int32 arrays of the same length, columns ascending in each row. `masks` holds the
 # number of the tile's pattern. A tile that is not partial uses no pattern, but the index map fetches whichever you
-# name. Which costs no fetch?
+# name. Which number costs no fetch?
 #
 # <details><summary>More: padded rows</summary>
 #
@@ -52,7 +52,7 @@ def active_tiles_spec(
         if r != row or kind != todo[r, c] or (kind == 1 and mask != mask_index[r, c]):
             return False
         if kind == 0 and block_mask[r].any():
-            return False  # there is better to do
+            return False  # the row has tiles with work
         todo[r, c] = 0
         cols.append(c)
         if flags & 8:

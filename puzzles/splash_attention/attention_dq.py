@@ -427,9 +427,9 @@ PUZZLE = Puzzle(
         "Follow the right column of the drawing line by line: the weights of this tile, the "
         "gradient that reaches them, the gradient that reaches the scores, and from there back "
         "through the product with k. What must a masked weight be?",
-        "`lse` and `delta` are columns, (bq, 1), and broadcast. `jnp.where` drops what is "
-        "masked, even if its exponential is infinite. `jax.lax.dot_general` contracts the last "
-        "axes of `do` and `v`; `.astype` before the dot that takes ds.",
+        "`lse` and `delta` are columns, (bq, 1), and broadcast. `jnp.where` drops masked "
+        "weights, even if their exponentials are infinite. `jax.lax.dot_general` contracts the "
+        "last axes of `do` and `v`; `.astype` before the dot that takes ds.",
         "The slope is 1 at score 0, and 0 where `bent` is ±1. Then five lines: p is an "
         "exponential where `seen` is True and 0 elsewhere; dp is a dot; ds is a product of "
         "three factors, one of them a difference; dq is a dot with ds; and acc grows by dq "

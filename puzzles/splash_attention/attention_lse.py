@@ -30,8 +30,8 @@ from puzzles import INTERPRET, find
 # How does it follow from m and l? The sum itself may overflow. And what is it for a row that attends to nothing, whose sum
 # has no terms?
 #
-# The kernel is `splash_attention`'s, with values of their own width, Hv. Fill in what the last visit of a row
-# stores, and the launch's second output.
+# The kernel is `splash_attention`'s, with values of their own width, Hv. Fill in the store of a row's last
+# visit, and the launch's second output.
 
 # %%
 Tiles = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # as returned by active_tiles

@@ -17,7 +17,7 @@ from puzzles import INTERPRET
 # The data that decides which blocks are fetched must be there before the first fetch.
 # **Scalar prefetch** does that: the first operands of the call are copied completely into SMEM, the memory of the scalar
 # unit, before the grid starts. A `pltpu.PrefetchScalarGridSpec`, passed as `grid_spec=`, sets how many:
-# `num_scalar_prefetch=2`. They reach:
+# `num_scalar_prefetch=2`. These operands reach:
 #
 # * the **kernel**, as its first two refs, to be read one number at a time;
 # * every **index map**, after `i` and `j`. So a map can look up *which pattern* block (i, j) needs.
@@ -32,7 +32,7 @@ from puzzles import INTERPRET
 # In SMEM a 2-D array has its rows padded to a multiple of 128 numbers. So both tables are passed flat, row by row. `pl.num_programs(1)` is
 # J, the number of columns.
 #
-# Fill in the kernel's look-up, whether work is `needed`, which scores count, and the index map of the patterns.
+# Fill in the kernel's look-up, the condition `needed`, the mask, and the index map of the patterns.
 
 
 # %%
@@ -136,7 +136,7 @@ def block_sparse_attention(
 
 
 # %% [markdown]
-# One kernel, any mask. What does it save, and what not? The dots are those that the mask needs,
+# One kernel, any mask. How much does it save? The dots are those that the mask needs,
 # and not one more. But the grid still has a step for each block of scores, and each step fetches keys
 # and values, needed or not. Index maps that repeat the last needed block, as in `causal_prefetch`,
 # would save the fetches. The next puzzles do better: they save the steps themselves.

@@ -31,8 +31,8 @@ from puzzles import INTERPRET
 #
 # ![In the first row of steps only key block 0 is fetched; at the steps that are skipped it is reused.](diagrams/splash_attention/causal_prefetch.svg)
 #
-# Write the index map that `k` and `v` share. Up to the last block that the queries in block `i` need, it returns `j`; after
-# that, it repeats this block. An index map runs on traced numbers, so use `jnp`'s functions.
+# Write the index map that `k` and `v` share. Up to the last block that the queries in block `i` need, it returns `j`; then
+# it keeps returning that block. An index map runs on traced numbers, so use `jnp`'s functions.
 
 
 # %%

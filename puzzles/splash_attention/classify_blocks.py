@@ -30,7 +30,7 @@ from jaxtyping import Bool, Int
 # If a block is not partial, any `mask_index` will do. If no block is partial,
 # still return one pattern: a kernel cannot take an empty operand.
 #
-# <details><summary>More: what this saves, and what JAX does</summary>
+# <details><summary>More: the savings, and JAX's version</summary>
 #
 # A dense mask for 131,072 tokens takes 16 GiB. Its table of blocks of 512 has 256 × 256 entries, and if it is causal, one pattern.
 # JAX's [SplashAttention](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/splash_attention) makes the same

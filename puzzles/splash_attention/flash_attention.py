@@ -107,7 +107,7 @@ def flash_attention(
 # all keys and values **once for every block of queries**. So `bq` decides the traffic, and small blocks
 # move as many bytes as plain attention does.
 #
-# The limit is VMEM. It holds the blocks and the scratch. With large blocks, what the body computes matters as well: `s` and
+# The limit is VMEM. It holds the blocks and the scratch. With large blocks, the body's intermediates count as well: `s` and
 # `p` have bq × bk numbers each. The last blocks do not fit into the 16 MiB that a v5e gives a kernel by default. The table
 # counts the reference; try other blocks.
 
@@ -173,8 +173,8 @@ PUZZLE = Puzzle(
         "Step (i, j) combines block i of the queries with block j of the keys and values. Which "
         "operands does i move, which does j?",
         "Six keywords: grid, in_specs, out_specs, out_shape, scratch_shapes, compiler_params. "
-        "Copy the call of attention_one_block and change what depends on i. The kernel reads j "
-        "from axis 1.",
+        "Copy the call of attention_one_block and change everything that depends on i. The "
+        "kernel reads j from axis 1.",
         "The grid counts T in blocks of bq, then S in blocks of bk. The maps of queries and "
         "output return i, those of keys and values j. The scratch is three f32 shapes in VMEM: "
         "two columns, and a block like the output's. The words: i is free, j is in order.",

@@ -15,7 +15,7 @@ from puzzles import INTERPRET
 #
 # In a **sliding window**, as in
 # [Mistral 7B](https://arxiv.org/abs/2310.06825), attention layers look back a fixed distance: row t attends to
-# column s if **t - window < s ≤ t**. Now there are blocks to skip on both sides of a band, and not to fetch:
+# column s if **t - window < s ≤ t**. Now blocks on both sides of a band can be skipped, and need not be fetched:
 #
 # ```text
 #  bq = 128, bk = 64, window = 129
@@ -31,7 +31,7 @@ from puzzles import INTERPRET
 # 255 attends to **nothing**: its window begins at column 127. All its scores in this block are `-inf`, and its maximum is still
 # the start of `m`. What must that start be, so that `exp(s - m_new)` is 0 and not NaN?
 #
-# Fill in this start, when a block is `needed`, the scale 1/√H and the mask, and the index map of `k` and `v`. Which is the
+# Fill in this start, the condition `needed`, the scale 1/√H and the mask, and the index map of `k` and `v`. Which is the
 # first block that block `i` of the queries needs, and which the last?
 
 

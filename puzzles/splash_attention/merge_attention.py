@@ -62,7 +62,7 @@ def merge_attention(
 
 
 # %% [markdown]
-# ### What you can do with it
+# ### Two uses of it
 #
 # **One sequence on many chips.** In [ring attention](https://arxiv.org/abs/2310.01889) every chip keeps its queries, and the keys and
 # values go round. In each turn a chip attends to the share of the keys that it has, and merges. While it computes, it passes this share on

@@ -22,19 +22,19 @@ from puzzles import INTERPRET, find
 # ```
 #
 # `jnp.repeat(k, N // K, axis=0)` writes a copy `N / K` times as large to HBM before the first score is computed. You
-# do not need it: an **index map** may choose the same block in two steps.
+# need no copy: an **index map** may choose the same block in two steps.
 #
 # ![Query heads 0 and 1 both use key head 0, whose blocks stay in VMEM; query head 2 fetches key head 1.](diagrams/splash_attention/multi_head_attention.svg)
 #
 # The arrays are **bf16** now:
 #
-# * **bf16** is what the matrix unit multiplies: `q` by `k`, and `p` by `v`. So cast `p` for its dot. A weight
+# * **bf16** is for the matrix unit, which multiplies `q` by `k` and `p` by `v`. So cast `p` for its dot. A weight
 #   lies between 0 and 1 and keeps 8 bits, as `v` itself does.
 # * **f32** is for comparing, exponentiating and summing: `m`, `l`, `acc`, and both dots' results.
 #
 # In `attention_one_block`'s kernel, fill in the lines that the types change; then the specs of `k` and `v`.
 #
-# <details><summary>More: what each type is good for</summary>
+# <details><summary>More: the right type for each number</summary>
 #
 # Between 128 and 256, bf16 numbers are 1 apart, and an exponential whose argument is off by 1/2 is off by a factor of 1.6.
 # So scores stay in f32.
@@ -126,7 +126,7 @@ def multi_head_attention(
 
 
 # %% [markdown]
-# What was saved? For 32 query heads and 8 heads of keys and values, 8192 tokens and `H` = 128, keys and values
+# How much was saved? For 32 query heads and 8 heads of keys and values, 8192 tokens and `H` = 128, keys and values
 # take 32 MiB. Their repeated copy would take 128 MiB, written to HBM before the kernel starts. The traffic *inside*
 # the launch is the same either way, if a head's keys take more than one block (in the picture they
 # take one): every block of queries still fetches all keys and values of its head.

@@ -85,7 +85,7 @@ def online_softmax(
 
 
 # %% [markdown]
-# What did it save? Below are the receipts of both references on 4096 rows of 32,768 numbers. Compare
+# How much did it save? Below are the receipts of both references on 4096 rows of 32,768 numbers. Compare
 # bytes and steps: with blocks this small, the steps cost more than the bytes. The kernel does more arithmetic now: one
 # `alpha` per row and block.
 

@@ -143,7 +143,7 @@ def splash_attention(
 # **Three things can be skipped, and you have skipped them one after another:** the arithmetic, with `pl.when`;
 # the traffic, with an index that does not change; and now the steps, with a list. How much each saves depends
 # on the mask. Below is the reference on a window of 1024 keys, at a length where a dense mask would take
-# 16 GiB. You do not need it: four rows of blocks show what every tile looks like, and the list is
+# 16 GiB. You do not need it: four rows of blocks show the kinds of all tiles, and the list is
 # made from block numbers.
 #
 # The price: the list grows with the work, 16 bytes per tile, and it has to fit into SMEM, 1 MiB. That
@@ -234,7 +234,7 @@ PUZZLE = Puzzle(
     tolerance=2e-4,
     hints=[
         "The dense kernel got everything from i, j and block_mask[i, j]. Now it is entry t of a "
-        "list. Which list answers which question, and what reads it: an index map, or the "
+        "list. Which list answers which question, and which side reads it: an index map, or the "
         "kernel?",
         "`pl.program_id(0)` is t, and `flags_ref[t]` one packed number: `& 3` is the kind, `& "
         "4` and `& 8` are not zero if it is the first or the last visit of its row. A boolean "

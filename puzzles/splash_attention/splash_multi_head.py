@@ -29,13 +29,13 @@ from puzzles import INTERPRET, find
 # ```
 #
 # **What if an operand is absent?** Without segments there are no ids to fetch; without partial tiles, or with a rule,
-# no masks. `None` then replaces the operand, its spec and its Ref. Without a `rule`, it is `None`. Test for it with *Python's* `if`,
+# no masks. `None` then replaces the operand, its spec and its Ref. Without a rule, `rule` is `None`. Test for `None` with *Python's* `if`,
 # which runs while the kernel is traced.
 #
 # You write the work of a tile; `splash_specs`, which returns specs for six operands, present or not, and for the output; and the grid. All
 # heads share a rule.
 #
-# <details><summary>More: what a list costs</summary>
+# <details><summary>More: the price of a list</summary>
 #
 # A dense mask for 131,072 tokens would take 16 GiB. A list takes 16 bytes per tile. But a rule is called for every pair of
 # tokens, so `splash_multi_head` accepts a rule for up to 32,768 tokens. Beyond that, make the list from block numbers and pass it to `splash_over_tiles`.
@@ -48,7 +48,6 @@ from puzzles import INTERPRET, find
 # ```text
 # kind     1  2  2  1  1  0  1            masks  5  ·  ·  3  3  ·  8
 #          the next used block                   5  3  3  3  3  8  8
-#          the next one that is used             5  3  3  3  3  8  8
 # ```
 #
 # </details>
@@ -452,9 +451,9 @@ PUZZLE = Puzzle(
         "of the output), two have heads of keys, three have no heads.",
         "In the tile: dot, scale, cap, seen, mask, the online softmax, with p cast for its dot. "
         "Launch: the grid is (times that the list is walked, length of the list). The list is "
-        "walked once for each head that shares it. The query head is h plus what the row gives; "
-        "the key head is that, divided by the size of a group; q, its ids and the output go by "
-        "row; k, v and their ids by column.",
+        "walked once for each head that shares it. The query head is h plus the head that the "
+        "row gives; the key head is that, divided by the size of a group; q, its ids and the "
+        "output go by row; k, v and their ids by column.",
     ],
     explain="""The list decides where a step is in the table, the index maps decide which blocks
     it gets, and the kernel decides what to do with them. These are three separate things, so

@@ -261,7 +261,7 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # %% [markdown]
 # ### The same gradients as JAX's?
 #
-# This compares **your** gradients of a small call, which has a bit of everything, with those of dense attention in float64 and with those
+# The next cell compares **your** gradients of a small call, which has a bit of everything, with those of dense attention in float64 and with those
 # of JAX's SplashAttention (its two backward kernels, `use_fused_bwd_kernel=False`, the same blocks), within the tolerances
 # of its own tests.
 
@@ -271,7 +271,7 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # print(graduation.graduate(splash_vjp))
 
 # %% [markdown]
-# ### Does training cost what production's costs?
+# ### Does training cost as much as in production?
 #
 # The table compares the reference with JAX's SplashAttention, launch by launch, for the three masks that JAX computes in its kernel. You pass them as
 # rules. A column counts as 128 wide, on both sides.
@@ -299,7 +299,7 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # that were computed separately, and enough to compute every weight again in training.
 
 # %% [markdown]
-# ### What production kernels do beyond this
+# ### Beyond this ladder: production kernels
 #
 # * **A batch.** JAX's SplashAttention and yours take one sequence. `jax.vmap` adds a grid axis for more, to yours as well.
 # * **Two block sizes for keys.** In JAX's kernel a step fetches `block_kv` keys, and a dot takes `block_kv_compute` of them: large
