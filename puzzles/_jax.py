@@ -13,6 +13,7 @@ import inspect
 import logging
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from traceback import walk_tb
 from typing import Any
@@ -76,6 +77,13 @@ try:
     from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun  # noqa: F401
 except ImportError as error:
     raise UnsupportedJaxError(lacking(jax.__version__, error)) from None
+
+if _numbers(jax.__version__) > _numbers(NEWEST_TRIED):
+    warnings.warn(
+        f"This is JAX {jax.__version__}, and Pallas Puzzles was tested up to {NEWEST_TRIED}: if a "
+        "verdict surprises you, report it with both versions.",
+        stacklevel=2,
+    )
 
 # JAX's simulator calls Python from compiled programs. With asynchronous dispatch such a program can
 # wait for a thread that waits for it, on two cores now and then, and for ever:
