@@ -140,7 +140,7 @@ def _prose(key: str, text: str) -> str:
     if len(line) <= _WIDTH:
         return line
     escaped = text.replace("\\", "\\\\").replace('"""', '""\\"').replace("\n", "\\n")
-    folded = textwrap.wrap(escaped, _WIDTH - 2, break_long_words=False, break_on_hyphens=False)
+    folded = textwrap.wrap(escaped, _WIDTH - 3, break_long_words=False, break_on_hyphens=False)
     end = '\\"' if folded[-1].endswith('"') else folded[-1][-1]
     folded[-1] = folded[-1][:-1] + end
     return f'{key} = """\n' + " \\\n".join(folded) + '"""'
