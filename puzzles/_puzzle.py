@@ -50,8 +50,6 @@ class Puzzle:
         solution's, at that shape.
     fresh: `(rng) -> dict` of a case's dims, small and out of at most eight shapes; one such case
         is drawn for each answer after all `cases` pass.
-    keeps: what is not changed in the data of that case, by argument: some of "sign", "larger",
-        "smaller", "jump", "order", "zero", "finite" (the names of `_judge/case.py`), or "all".
     tolerance: relative and absolute, in units of the expected values' root mean square, for all
         results or by their dtype's name; unless given, 2e-5 for f32 and 1e-2 for bf16.
     outside: floating-point primitives that may run outside the kernel.
@@ -81,7 +79,6 @@ class Puzzle:
     slack: Mapping[str, float] = field(default_factory=dict)
     par: Callable[..., str] | None = None
     fresh: Callable[[np.random.Generator], dict[str, Any]] | None = None
-    keeps: Mapping[str, str] = field(default_factory=dict)
     tolerance: float | None = None
     outside: Sequence[str] = ()
     axes: Mapping[str, int] = field(default_factory=dict)

@@ -7,7 +7,6 @@ says the reason. And whether the reference solution is near to being refused.
 from __future__ import annotations
 
 import ast
-import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from puzzles import _regions
 from puzzles._author.report import problem
-from puzzles._judge import CHANGES, Case, cases, execute, largest_error, tolerance_of
+from puzzles._judge import Case, cases, execute, largest_error, tolerance_of
 from puzzles._puzzle import Puzzle
 from puzzles._rules import to_author
 from puzzles._simulator import floating
@@ -29,7 +28,7 @@ Fault = tuple[str, str]  # its name in `waivers`, and a sentence
 
 def soundness_problems(puzzle: Puzzle) -> Iterator[str]:
     """Every fault that is not waived, and every waiver that waives nothing."""
-    for asked in (_unseeded, _kept_in_vain, _circular, _not_interpreted):
+    for asked in (_unseeded, _circular, _not_interpreted):
         yield from asked(puzzle)
     waivable = (_unaudited, _one_block, _dull, _not_finite, _lenient)
     found = [fault for asked in waivable for fault in asked(puzzle)]
@@ -53,14 +52,6 @@ def _unseeded(puzzle: Puzzle) -> Iterator[str]:
 def _same(one: Any, other: Any) -> bool:
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
     return all(callable(x) or np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs)
-
-
-def _kept_in_vain(puzzle: Puzzle) -> Iterator[str]:
-    """A word of `keeps` that nobody knows keeps nothing."""
-    arguments, known = inspect.signature(puzzle.spec).parameters, {*CHANGES, "all"}
-    for name, words in puzzle.keeps.items():
-        if name not in arguments or not known >= {*words.split()}:
-            yield problem(puzzle.place("keeps="), "keeps nothing", name=name, words=words)
 
 
 def _circular(puzzle: Puzzle) -> Iterator[str]:

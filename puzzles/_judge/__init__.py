@@ -7,7 +7,7 @@ are wrong, the `EXPLAINERS` beside them are asked for the cause. Nothing is prin
 
 from __future__ import annotations
 
-from puzzles._judge.case import CHANGES, Case, cases, execute, fresh_case, fresh_cases
+from puzzles._judge.case import Case, cases, execute, fresh_case, fresh_cases
 from puzzles._judge.costs import at_scale, traced_for
 from puzzles._judge.exceptions import told
 from puzzles._judge.judging import judge, judge_fresh

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.experimental import pallas as pl
 
 from puzzles._compile import Compiler
 from puzzles._jax import JaxprEqn, function_place
@@ -202,39 +198,3 @@ def _in_one_way(launch: Launch) -> bool:
     words = zip(launch.dimension_semantics or (), launch.grid, strict=False)
     parallel = any(word.endswith("parallel") and size > 1 for word, size in words)
     return not (parallel or launch.aliases or launch.copies or launch.log.written_inputs)
-
-
-def results_there(answer: Answer) -> dict[str, Run]:
-    """By its name, a run of each result that has its launch, on the first case; {} if none has."""
-    puzzle, code = answer.puzzle, answer.code
-    if not puzzle.results or code.function is None:
-        return {}
-    answer = Answer(puzzle, _without_gaps(code))
-    try:
-        flat = Run(answer, Case(puzzle, 0)).flat
-    except Exception:  # a gap elsewhere: it is told that there is one
-        return {}
-    there = [n for n, x in enumerate(flat) if not np.isnan(x).all()]
-    if len(there) == len(flat):
-        return {}
-    alone = {n: dataclasses.replace(puzzle, observe=_only(n), results=()) for n in there}
-    return {puzzle.results[n]: Run(answer, Case(part, 0)) for n, part in alone.items()}
-
-
-def _only(n: int) -> Callable[[Callable], Callable]:
-    return lambda fn: lambda *args: jax.tree.leaves(fn(*args))[n]
-
-
-def _without_gaps(code: Code) -> Callable:
-    """It, where a `pallas_call` that still holds a `...` launches nothing, and gives NaN."""
-
-    def pallas_call(kernel: Any, *args: Any, **options: Any) -> Any:
-        given = (*options.values(), *getattr(kernel, "keywords", {}).values())
-        if not any(value is ... for value in given):
-            return pl.pallas_call(kernel, *args, **options)
-        nan = jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), options["out_shape"])
-        return lambda *operands: nan
-
-    seen = SimpleNamespace(**{**vars(pl), "pallas_call": pallas_call})
-    names = {name: seen if value is pl else value for name, value in code.names.items()}
-    return code.with_names(names)

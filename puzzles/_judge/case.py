@@ -1,9 +1,4 @@
-"""One case of a puzzle: what a function is called with there, and what it has to give.
-
-The fresh case's data are drawn wild: other signs, sizes and repeats than the listed cases have. An
-answer that clips, that takes what is small for zero, or that skips a block in which nothing is
-positive, is right on ordinary numbers. `Puzzle.keeps` says what a rung's data must keep.
-"""
+"""One case of a puzzle: what a function is called with there, and what it has to give."""
 
 from __future__ import annotations
 
@@ -21,8 +16,7 @@ from puzzles._jax import jaxpr_as_fun, unjitted
 from puzzles._judge.numbers import Mismatch, compare, on_tpu
 from puzzles._launch import Traced, trace_call
 from puzzles._program import by_jax, over_axes, over_mesh
-from puzzles._puzzle import Puzzle, array
-from puzzles._rules import sentence
+from puzzles._puzzle import Puzzle
 from puzzles._simulator import step_by_step
 
 _SEEDS = 1_000_000  # few digits to type
@@ -72,19 +66,9 @@ class Case:
         return ", ".join(f"{name}={value}" for name, value in self.dims.items())
 
     @cached_property
-    def _drawn(self) -> tuple[tuple, str]:
-        drawn = self.puzzle.drawn(self.dims, self.number, self.seed)
-        return wild(self.puzzle, drawn, self.seed) if self.fresh else (drawn, "")
-
-    @cached_property
     def args(self) -> tuple:
         """The arguments, drawn once; no function that gets them can write into them."""
-        return jax.tree.map(_read_only, self._drawn[0])
-
-    @property
-    def unusual(self) -> str:
-        """What is unusual in a fresh case's data, in words; "" if nothing is."""
-        return self._drawn[1]
+        return jax.tree.map(_read_only, self.puzzle.drawn(self.dims, self.number, self.seed))
 
     @cached_property
     def expected(self) -> Any:
@@ -168,12 +152,11 @@ def own_seed(puzzle: Puzzle, text: str) -> int:
 
 
 def fresh_cases(puzzle: Puzzle, draws: int) -> list[Case]:
-    """The cases that so many seeds draw: one of each label, and one of each change of data."""
+    """The cases that so many seeds draw, one of each label."""
     drawn: dict[str, Case] = {}
     for case in filter(None, (fresh_case(puzzle, seed) for seed in range(draws))):
         drawn.setdefault(case.label, case)
-        drawn.setdefault(change_of(case.seed), case)
-    return list(dict.fromkeys(drawn.values()))
+    return list(drawn.values())
 
 
 def _calculated(fn: Callable, args: tuple) -> Any:
@@ -191,60 +174,3 @@ def _read_only(leaf: Any) -> Any:
     copy = leaf.copy()
     copy.flags.writeable = False
     return copy.view()
-
-
-_PERIOD = 8  # rows or columns that come again: no block is shorter
-# As `Puzzle.keeps` calls what must not be changed.
-CHANGES = ("sign", "larger", "smaller", "jump", "order", "zero", "finite")
-
-
-def wild(puzzle: Puzzle, args: tuple, seed: int) -> tuple[tuple, str]:
-    """Arguments in which one thing is changed, and that in words; "" where nothing is.
-
-    Of each argument floats are changed, and no more than `puzzle.keeps` lets.
-    """
-    r, name = np.random.default_rng([seed, 1]), change_of(seed)
-    names = inspect.signature(puzzle.spec).parameters
-    changed, which = [], []
-    for argument, value in zip(names, args, strict=False):
-        kept = puzzle.keeps.get(argument, "").split()
-        floats = [x for x in jax.tree.leaves(value) if _is_float(x)]
-        if floats and name not in kept and "all" not in kept:
-            value = jax.tree.map(lambda x: _changed(x, name, r) if _is_float(x) else x, value)
-            which.append(f"`{argument}`")
-        changed.append(value)
-    if not which:
-        return args, ""
-    says = sentence(f"drawn {name}", which=" and ".join(which), period=_PERIOD)
-    return (*changed, *args[len(changed) :]), says
-
-
-def change_of(seed: int) -> str:
-    """The name of what is changed in the data of the fresh case that `seed` draws."""
-    return CHANGES[seed % len(CHANGES)]
-
-
-def _is_float(x: Any) -> bool:
-    return isinstance(x, jax.Array) and jax.numpy.issubdtype(x.dtype, jax.numpy.floating)
-
-
-def _changed(x: Any, name: str, r: np.random.Generator) -> Any:
-    if not (x.ndim and x.size):
-        return x
-    changed = np.array(x, np.float32)
-    longest = int(np.argmax(x.shape))
-    first_half = changed[(slice(None),) * longest + (slice(x.shape[longest] // 2),)]
-    match name:
-        case "sign":
-            first_half[...] = -np.abs(first_half)
-        case "larger" | "smaller":  # by a power of 2, so that no digit is lost
-            changed *= np.float32(4 if name == "larger" else 1 / 64)
-        case "jump":
-            first_half *= np.float32(2.0**-5)
-        case "order":
-            changed = changed.take(np.arange(x.shape[longest]) % _PERIOD, longest)
-        case "zero":
-            first_half[...] = 0
-        case "finite":
-            changed.reshape(-1)[int(r.integers(x.size))] = np.nan
-    return array(changed, x.dtype)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from puzzles._judge.answer import Answer, Run, results_there
+from puzzles._judge.answer import Answer, Run
 from puzzles._judge.case import Case
 from puzzles._judge.costs import dearer
 from puzzles._judge.exceptions import RejectedError
@@ -128,22 +128,7 @@ def _refused(
         if found is None:
             return None
         left = unsolved.left_open(answer.code)
-        return _told(answer, run, found) if left is None else _unfinished(answer, left)
-
-
-def _unfinished(answer: Answer, left: Finding) -> Verdict:
-    """That a gap is left; but what has its launch already is judged before."""
-    there = results_there(answer) if left.rule == "ellipsis-left" else {}
-    for run in there.values():
-        if (found := values.same_numbers(run)) is not None:
-            return _told(answer, run, found)
-    verdict = _told(answer, None, left)
-    if not there:
-        return verdict
-    missing = [name for name in answer.puzzle.results if name not in there]
-    done, to_do = (" and ".join(f"`{name}`" for name in names) for names in (there, missing))
-    said = sentence("right so far", done=done, left=to_do, case=answer.runs[0].label)
-    return replace(verdict, says=f"{verdict.says}\n{said}")
+        return _told(answer, run, found) if left is None else _told(answer, None, left)
 
 
 def first_finding(
@@ -169,9 +154,8 @@ def _told(answer: Answer, run: Run | None, found: Finding) -> Verdict:
     if isinstance(run, Run):
         parts = _explained(run) if found.rule == "numbers" else {}
         if run.case.fresh:
-            seed, unusual = run.case.seed, run.case.unusual
-            data = f", and in its data {unusual}" if unusual else ""
-            notes.append(sentence("drawn for your code", data=data, puzzle=puzzle.name, seed=seed))
+            seed = run.case.seed
+            notes.append(sentence("drawn for your code", puzzle=puzzle.name, seed=seed))
     if not answer.code.same_spec:
         notes.append(sentence("another spec", spec=puzzle.spec.__name__))
     like = f" {parts['like']}" if "like" in parts else ""

@@ -94,7 +94,6 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[dict(M=128, N=384), dict(M=192, N=256)],
     fresh=fresh,
-    keeps={"x": "finite"},  # a maximum on the CPU may drop NaN
     scale=scale,
     tolerance=1e-7,  # a maximum is exact
     slack={"bytes": 1.0},  # x is needed once

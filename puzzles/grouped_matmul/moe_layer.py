@@ -315,9 +315,4 @@ PUZZLE = Puzzle(
     scale=scale,
     par=par,
     fresh=fresh,
-    keeps={
-        **dict.fromkeys(("x", "router_logits"), "finite"),
-        # where a token's experts are alike, the router's gradient is 0, and what is computed is noise
-        **dict.fromkeys(("w_gate", "w_up", "w_down"), "finite order"),
-    },
 )

@@ -9,9 +9,6 @@ import numpy as np
 
 from puzzles import array
 
-# A q that is scaled first rounds large scores otherwise, and `l > 0` is false of NaN.
-KEEPS = {"q": "finite larger order", "k_pages": "finite larger order", "v_pages": "finite"}
-
 
 def table_for(
     r: np.random.Generator, lengths: tuple[int, ...], page: int, pages: int, each: int, shared: bool

@@ -217,7 +217,7 @@ import numpy as np
 
 from puzzles import Launch, Puzzle, array, rng
 from puzzles.pipelines._audits import overlapped
-from puzzles.pipelines._paged import KEEPS, afresh, drawn, fetches_no_more
+from puzzles.pipelines._paged import afresh, drawn, fetches_no_more
 
 
 def make_inputs(key, lengths, N, K, page, P, pages, garbage, shared, H=128, dtype="float32"):
@@ -280,7 +280,6 @@ PUZZLE = Puzzle(
         dict(lengths=(0, 0, 0), N=8, K=2, page=16, P=16, pages=11, garbage=1.0, shared=False),
     ],
     fresh=fresh,
-    keeps=KEEPS,
     hints=[
         "Each round but the last starts one other, whichever text that belongs to. Only the "
         "very first of the launch is started by nobody: how often does the prologue run?",

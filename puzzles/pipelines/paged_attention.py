@@ -134,7 +134,7 @@ def paged_attention(
 
 # %% tags=["author"]
 from puzzles import Launch, Puzzle, array, rng
-from puzzles.pipelines._paged import KEEPS, afresh, drawn, fetches_no_more, pages_needed
+from puzzles.pipelines._paged import afresh, drawn, fetches_no_more, pages_needed
 
 
 def make_inputs(key, lengths, page, P, pages, garbage, shared, H=128, dtype="float32"):
@@ -195,7 +195,6 @@ PUZZLE = Puzzle(
         ),
     ],
     fresh=fresh,
-    keeps=KEEPS,
     hints=[
         "When does page `i` hold a key that counts? In the last such page, which keys count? "
         "And which block must a step past a text's last page name, so that nothing is fetched?",

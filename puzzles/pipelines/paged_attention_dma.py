@@ -159,7 +159,7 @@ def paged_attention_dma(
 # %% tags=["author"]
 from puzzles import Launch, Puzzle, array, rng
 from puzzles.pipelines._audits import overlapped
-from puzzles.pipelines._paged import KEEPS, afresh, drawn, fetches_no_more
+from puzzles.pipelines._paged import afresh, drawn, fetches_no_more
 
 
 def make_inputs(key, lengths, page, P, pages, garbage, shared, H=128, dtype="float32"):
@@ -213,7 +213,6 @@ PUZZLE = Puzzle(
         ),
     ],
     fresh=fresh,
-    keeps=KEEPS,
     hints=[
         "It is `double_buffered_matmul` with a table between the number of a round and the "
         "place of its tiles. For which texts is there no first page?",

@@ -163,7 +163,7 @@ def paged_grouped_attention(
 # %% tags=["author"]
 from puzzles import Launch, Puzzle, array, rng
 from puzzles.pipelines._audits import overlapped
-from puzzles.pipelines._paged import KEEPS, afresh, drawn, fetches_no_more
+from puzzles.pipelines._paged import afresh, drawn, fetches_no_more
 
 
 def make_inputs(key, lengths, N, K, page, P, pages, garbage, shared, H=128, dtype="float32"):
@@ -225,7 +225,6 @@ PUZZLE = Puzzle(
         ),
     ],
     fresh=fresh,
-    keeps=KEEPS,
     hints=[
         "One grid step is one text and one key head. Which rows of `q` does it serve, and "
         "which page of which head does it fetch?",

@@ -234,7 +234,6 @@ PUZZLE = Puzzle(
         dict(R=6, S=512, H=16, Hv=64, bq=256, bk=128, first=2),
     ],
     fresh=fresh,
-    keeps=dict(q="finite larger", k="finite", v="finite"),
     scale=scale,
     par=kept,
     tolerance=2e-4,

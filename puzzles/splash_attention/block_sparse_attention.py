@@ -252,7 +252,6 @@ PUZZLE = Puzzle(
         dict(T=256, S=128, H=64, bq=64, bk=128, kind="documents"),
     ],
     fresh=fresh,
-    keeps=dict.fromkeys("qkv", "finite"),
     scale=scale,
     par=dots,
     slack={"outside": 4.0},  # patterns of 32-bit numbers, for those of bytes

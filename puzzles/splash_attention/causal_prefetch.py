@@ -158,7 +158,6 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[dict(T=256, S=384, H=64), dict(T=384, S=320, H=16)],
     fresh=fresh,
-    keeps=dict.fromkeys("qkv", "finite"),
     scale=scale,
     par=fetches,
     audit=audit,

@@ -238,7 +238,6 @@ PUZZLE = Puzzle(
         ),  # many tiles, most of them full; the last row has no other
     ],
     fresh=fresh,
-    keeps=dict.fromkeys("qkv", "finite"),
     scale=scale,
     par=dots,
     tolerance=2e-4,

@@ -173,7 +173,6 @@ PUZZLE = Puzzle(
         ),  # blocks that no edge of the window crosses; the last row sees one key
     ],
     fresh=fresh,
-    keeps=dict.fromkeys("qkv", "finite"),
     scale=scale,
     par=dots_and_fetches,
     tolerance=2e-4,

@@ -105,7 +105,6 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[dict(M=128, N=384), dict(M=192, N=128, large=True)],
     fresh=fresh,
-    keeps={"x": "finite"},  # a maximum on the CPU may drop NaN
     scale=scale,
     par=times_read,
     tolerance=2e-4,

@@ -196,7 +196,6 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[dict(T=256, S=384, H=64), dict(T=512, S=128, H=16)],
     fresh=fresh,
-    keeps=dict.fromkeys("qkv", "finite"),
     scale=scale,
     par=dots,
     tolerance=2e-4,

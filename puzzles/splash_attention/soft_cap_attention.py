@@ -145,7 +145,6 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[dict(T=256, S=384, H=64, cap=50.0), dict(T=256, S=64, H=16, cap=200.0)],
     fresh=fresh,
-    keeps=dict.fromkeys("qkv", "finite"),
     scale=scale,
     par=dots,
     tolerance=2e-4,

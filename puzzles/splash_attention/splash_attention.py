@@ -228,7 +228,6 @@ PUZZLE = Puzzle(
         dict(R=6, S=512, H=16, bq=256, bk=128, first=2),
     ],
     fresh=fresh,
-    keeps=dict.fromkeys("qkv", "finite"),
     scale=scale,
     par=dots,
     tolerance=2e-4,

@@ -434,7 +434,6 @@ PUZZLE = Puzzle(
         dict(N=2, K=1, T=640, S=768, H=16, Hv=64, rule="prefix", segments=2, cap=0.5),
     ],
     fresh=fresh,
-    keeps=dict.fromkeys("qkv", "finite"),
     scale=scale,
     par=dots,
     tolerance={"float32": 2e-4, "bfloat16": 1e-2},

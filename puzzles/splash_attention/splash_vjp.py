@@ -408,7 +408,6 @@ PUZZLE = Puzzle(
         dict(N=2, K=1, R=2, S=256, H=16, Hv=16, bq=256, rule="prefix", bf16=True),
     ],
     fresh=fresh,
-    keeps=dict.fromkeys("qkv", "finite"),
     scale=scale,
     par=dots_a_tile,
     tolerance={"float32": 2e-4, "bfloat16": 1e-1},
