@@ -129,7 +129,7 @@ def _nothing_judged(why: str) -> None:
 
 def our_bug(what: str) -> str:
     """What is said where `what` raised the exception that is being handled."""
-    return sentence("our bug", what=what, trace=traceback.format_exc())
+    return sentence("our_bug", what=what, trace=traceback.format_exc())
 
 
 def _verdict_on(fn: Any, seed: int | None) -> Verdict:
@@ -152,12 +152,12 @@ def find_for(fn: Any) -> Puzzle:
     except UnknownPuzzleError:
         if name.endswith("_kernel"):
             owner = find(name.removesuffix("_kernel")).name
-            raise UnknownPuzzleError(sentence("a kernel alone", name=name, owner=owner)) from None
+            raise UnknownPuzzleError(sentence("a_kernel_alone", name=name, owner=owner)) from None
         raise
 
 
 def _refuse(value: object) -> NoReturn:
-    raise UnknownPuzzleError(sentence("no function", got=described(value)))
+    raise UnknownPuzzleError(sentence("no_function", got=described(value)))
 
 
 def described(value: object) -> str:
@@ -197,7 +197,7 @@ def on_devices(
             auto = (AxisType.Auto,) * len(axes)
             mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=auto)
             return jax.jit(over_mesh(fn, axes, alike, mesh))(*args)
-        say(sentence("too-few-chips", chips=len(jax.devices()), count=count))
+        say(sentence("too_few_chips", chips=len(jax.devices()), count=count))
     traced = trace_call(over_mesh(fn, axes, alike), *map(jnp.asarray, args))
     try:
         results = run_devices(traced, Semantics()).results

@@ -20,6 +20,7 @@ _HANGING = (
     "white-space:pre-wrap;overflow-wrap:anywhere;padding-left:7ch;text-indent:-7ch;min-height:1em"
 )
 _MANY = 64  # steps
+_XLA = {"fills": "xla_fills", "computes": "xla_computes", "copies": "xla_copies"}
 
 
 def amount(count: float) -> str:
@@ -125,8 +126,10 @@ def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
         "exps": _exps(launch),
         "roof": roof(launch.intensity, chip) if launch.dots and _comparable(launch) else "",
         "time": "" if launch.dots else _time(launch, chip),
-        "steps": _by_themselves("steps", many, chip.step_seconds, launch, chip),
-        "waits": _by_themselves("waits", _pauses(launch), chip.wait_seconds, launch, chip),
+        "steps": _by_themselves("steps_by_themselves", many, chip.step_seconds, launch, chip),
+        "waits": _by_themselves(
+            "waits_by_themselves", _pauses(launch), chip.wait_seconds, launch, chip
+        ),
         "data": _data(launch),
         "before": _before(launch),
     }
@@ -173,7 +176,7 @@ def _flops(launch: Launch, chip: Chip) -> str:
         return counted
     bound = "compute-bound" if launch.intensity >= chip.ridge else "memory-bound"
     facts = dict(chip=chip, rounded=_rounded(launch), bound=bound)
-    return sentence("FLOPs per byte", counted=counted, each=launch.intensity, **facts)
+    return sentence("flops_per_byte", counted=counted, each=launch.intensity, **facts)
 
 
 def _rounded(*launches: Launch) -> str:
@@ -205,12 +208,12 @@ def _time(launch: Launch, chip: Chip) -> str:
     return f"at least {seconds}: {amount(moved)} at {chip.hbm_bytes_per_second / 1e9:.0f} GB/s"
 
 
-def _by_themselves(what: str, count: int, each: float, launch: Launch, chip: Chip) -> str:
+def _by_themselves(key: str, count: int, each: float, launch: Launch, chip: Chip) -> str:
     """That steps or waits take long, where that is more than what is moved and multiplied."""
     if count * each <= max(times(launch.hbm_bytes, launch.dot_flops, chip)):
         return ""
     facts = dict(count=count, each=seconds_words(each), whole=seconds_words(count * each))
-    return sentence(f"{what} by themselves", **facts)
+    return sentence(key, **facts)
 
 
 def step_seconds(launches: Sequence[Launch], chip: Chip) -> float:
@@ -260,7 +263,7 @@ def _data(launch: Launch) -> str:
 def _before(launch: Launch) -> str:
     """What XLA does for aliased outputs before the launch; no launch counts it."""
     made = [
-        sentence(f"XLA {one.how}", size=amount(one.bytes), name=one.output)
+        sentence(_XLA[one.how], size=amount(one.bytes), name=one.output)
         for one in launch.around.made
     ]
     return f"{'; '.join(made)}: not counted above" if made else ""
@@ -303,7 +306,7 @@ def _fitting(launch: Launch, chip: Chip) -> str:
         return ""
     if total <= most:
         return ": close, and the compiler may need some more"
-    words = "does not fit" if chip.vmem_bytes <= most else "does not fit yet"
+    words = "does_not_fit" if chip.vmem_bytes <= most else "does_not_fit_yet"
     return sentence(words, chip=chip.name, core=amount(chip.vmem_bytes))
 
 

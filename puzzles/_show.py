@@ -128,7 +128,7 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
     Raises UnreadableError where there are none: its text says why, and what to do.
     """
     if not callable(fn) or isinstance(fn, type):
-        raise UnreadableError(sentence("no launch to look at", got=described(fn), asked=asked))
+        raise UnreadableError(sentence("no_launch_to_look_at", got=described(fn), asked=asked))
     puzzle, why = None, ""
     if is_function(fn):  # a method, or an object that can be called, is no puzzle's answer
         try:
@@ -162,7 +162,7 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
     except Exception as error:
         left = None if puzzle is None else Code(puzzle, fn).gap
         if left:
-            raise UnreadableError(sentence("no launch yet", name=left[0])) from None
+            raise UnreadableError(sentence("no_launch_yet", name=left[0])) from None
         raise UnreadableError(told(error)) from None
     if not launches:
         raise UnreadableError(nothing_launched(traced) if traced else "it configures no launch")

@@ -42,12 +42,12 @@ def change_of(puzzle: Puzzle, answer: str) -> Change:
     try:
         tree = ast.parse(code)
     except SyntaxError as error:
-        raise BuildError(to_author("answer does not parse", error=error)) from None
+        raise BuildError(to_author("answer_does_not_parse", error=error)) from None
     lines, there = code.splitlines(), {_bare(node) for node in ast.parse(puzzle.text).body}
     new = [node for node in tree.body if _bare(node) not in there]
     kept = [node for node in new if not isinstance(node, (ast.Expr, *_IMPORTS))]
     if not kept:
-        raise BuildError(to_author("answer changes nothing", name=puzzle.name))
+        raise BuildError(to_author("answer_changes_nothing", name=puzzle.name))
     imports = _imports_for(puzzle, tree, kept)
     ours = _regions.functions(puzzle.text)
     changed = {n.name: n for n in kept if isinstance(n, ast.FunctionDef) and n.name in ours}

@@ -82,7 +82,7 @@ def _number_heading(puzzle: Puzzle, cells: list[NotebookNode], number: int) -> N
     heading = f"## {puzzle.name}: "
     if not cells or not cells[0].source.startswith(heading):
         place = puzzle.place("# %%", author=False)
-        raise BuildError(problem(place, "no heading", heading=heading))
+        raise BuildError(problem(place, "no_heading", heading=heading))
     cells[0].source = cells[0].source.replace("## ", f"## {number}. ", 1)
 
 
@@ -94,7 +94,7 @@ def _append_check(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
         holders = [cell for cell in code if needed & {*_regions.functions(plain(cell.source))}]
     except SyntaxError as error:  # the rest was imported
         place = puzzle.place((error.text or "").strip(), author=False)
-        raise BuildError(problem(place, "cell does not parse", error=error.msg)) from None
+        raise BuildError(problem(place, "cell_does_not_parse", error=error.msg)) from None
     holders[-1].source += f"\n\ncheck({puzzle.name})"
 
 
@@ -133,7 +133,7 @@ def leaks(puzzle: Puzzle) -> Iterator[str]:
     own, such as `else:` or `])`, and those that only open a call or a list give nothing away.
     """
     if "\nPUZZLE = " in puzzle.text:
-        yield problem(puzzle.place("PUZZLE = ", author=False), "author cell shown")
+        yield problem(puzzle.place("PUZZLE = ", author=False), "author_cell_shown")
     cells = rung_cells(puzzle, 1, Repository("https://github.com/owner/name", "branch"))
     meant = puzzle.starter_text if puzzle.starter else ""
     meant_lines = {" ".join(line.split()) for line in meant.splitlines()}

@@ -37,7 +37,7 @@ def new_ladder(name: str, first: str | None) -> int:
     written = scaffold.new_ladder(name, root, first)
     _wrote(written)
     if root / "pyproject.toml" in written:
-        print(to_author("install again"))
+        print(to_author("install_again"))
     print(f"next: python -m puzzles verify {name}")
     return 0
 
@@ -59,7 +59,7 @@ def build(check: bool = False) -> int:
     root = project()
     names = ladders_of(root)
     if not names:
-        raise BuildError(to_author("no ladder here", root=root))
+        raise BuildError(to_author("no_ladder_here", root=root))
     for problem in (problem for name in names for problem in missing(name)):
         raise BuildError(problem)
     stale = notebook.out_of_date(root, names)
@@ -81,7 +81,7 @@ def record(puzzle: str, answer: str, name: str, says: str) -> int:
     text = sys.stdin.read() if answer == "-" else Path(answer).read_text(encoding="utf-8")
     name = name or Path(answer).stem.replace("_", " ").replace("-", " ").strip()
     if len(name.split()) < 2:
-        raise BuildError(to_author("answer without a name", name=name))
+        raise BuildError(to_author("answer_without_a_name", name=name))
     change, changed = recording.recorded(find(puzzle), text, name, says)
     print(f"wrote {os.path.relpath(changed.record_path)}")
     print(recording.shown(changed, change))

@@ -119,9 +119,9 @@ def verify(names: Sequence[str] = (), quick: bool = False, fresh: bool = False) 
     rungs = selected(names, local)
     libtpu = has_libtpu() and not quick
     if quick:
-        print(to_author("verified quickly"))
+        print(to_author("verified_quickly"))
     elif not libtpu:
-        print(to_author("verified without libtpu", install=INSTALL_LIBTPU))
+        print(to_author("verified_without_libtpu", install=INSTALL_LIBTPU))
     reports = []
     for number, report in enumerate(_reports(rungs, libtpu, quick, Proofs(root, fresh)), 1):
         print(f"[{number}/{len(rungs)}] {report}", flush=True)
@@ -129,7 +129,7 @@ def verify(names: Sequence[str] = (), quick: bool = False, fresh: bool = False) 
     fronts = list(dict.fromkeys([*map(ladder_of, rungs), *(() if names else local)]))
     whole = [problem for name in fronts for problem in review.ladder_problems(name)]
     if any(report.raised for report in reports):  # nothing can be built of what does not run
-        whole.append(to_author("files not compared"))
+        whole.append(to_author("files_not_compared"))
     elif not names:
         whole += review.project_problems(root, local)
     files = {front_page(name): folder_of(name) / "__init__.py" for name in fronts}

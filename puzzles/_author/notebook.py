@@ -44,9 +44,9 @@ def built(ladder_name: str, root: Path = ROOT, solved: bool = False) -> Notebook
         cells += own
     if outro := getattr(module, "OUTRO", ""):
         cells.append(markdown(f"{ladder_name}-outro", where.with_images(outro)))
-    cells.append(new_code_cell(sentence("the last cell"), id=f"{ladder_name}-progress"))
+    cells.append(new_code_cell(sentence("the_last_cell"), id=f"{ladder_name}-progress"))
     if name := next((puzzle.name for puzzle in ladder(ladder_name) if puzzle.kernel), None):
-        examine = sentence("a cell to examine", name=name)
+        examine = sentence("a_cell_to_examine", name=name)
         cells.append(new_code_cell(examine, id=f"{ladder_name}-examine"))
     notebook = new_notebook(
         cells=cells,

@@ -31,11 +31,11 @@ def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEE
     """Why `mistake` is not rejected at its stage in its own words, or None if it is."""
     who = _who(puzzle, mistake)
     if len(mistake.says.split()) < 3 and not _MARK.search(mistake.says):
-        return to_author("mistake is vague", who=who, says=mistake.says)
+        return to_author("mistake_is_vague", who=who, says=mistake.says)
     try:
         fn = variant(puzzle, mistake)
     except (_regions.RegionError, SyntaxError) as error:
-        return to_author("cannot be made", who=who, error=error)
+        return to_author("cannot_be_made", who=who, error=error)
     for seed in seeds:
         verdict = judge(puzzle, fn, seed=seed, patience=math.inf)
         if why := verdict_problem(puzzle, mistake, verdict, seed):
@@ -48,14 +48,14 @@ def verdict_problem(puzzle: Puzzle, mistake: Mistake, verdict: Verdict, seed: in
     who = _who(puzzle, mistake)
     facts = dict(who=who, seed=seed, case=verdict.case, stage=mistake.stage, says=mistake.says)
     if verdict.passed:
-        return to_author("mistake survives", **facts)
+        return to_author("mistake_survives", **facts)
     if verdict.seed is not None:
-        return to_author("caught afresh", **facts)
+        return to_author("caught_afresh", **facts)
     if verdict.stage != mistake.stage:
-        return to_author("caught elsewhere", caught=verdict.stage, told=verdict.says, **facts)
+        return to_author("caught_elsewhere", caught=verdict.stage, told=verdict.says, **facts)
     if mistake.says in str(verdict):
         return None
-    return to_author("other words", verdict=verdict, **facts)
+    return to_author("other_words", verdict=verdict, **facts)
 
 
 def alternative_problem(
@@ -65,7 +65,7 @@ def alternative_problem(
     try:
         fn = variant(puzzle, alternative)
     except (_regions.RegionError, SyntaxError) as error:
-        return to_author("cannot be made", who=_who(puzzle, alternative), error=error)
+        return to_author("cannot_be_made", who=_who(puzzle, alternative), error=error)
     verdict = judge(puzzle, fn, thorough=thorough)
     for seed in SEEDS if thorough else ():  # a case drawn afresh for each
         verdict = verdict if not verdict.passed else judge_fresh(puzzle, fn, seed)
@@ -85,10 +85,10 @@ def _rejected(
     if verdict.passed:
         return None
     if other is not None:
-        return to_author("alternative rejected", who=_who(puzzle, other), verdict=verdict)
+        return to_author("alternative_rejected", who=_who(puzzle, other), verdict=verdict)
     place = puzzle.place(f"def {puzzle.name}(", author=False)
     plain = replace(verdict, diagnosis=None)  # the reference's rounding may look like a mistake's
-    return problem(place, "solution rejected", seed=seed, verdict=plain)
+    return problem(place, "solution_rejected", seed=seed, verdict=plain)
 
 
 @keeping_traces()
@@ -119,12 +119,12 @@ def fresh_problems(
     place = puzzle.place("fresh=")
     drawn = fresh_cases(puzzle, _DRAWS)
     if (shapes := len({case.label for case in drawn})) > _SHAPES:
-        yield problem(place, "fresh shapes", shapes=shapes, draws=_DRAWS, most=_SHAPES)
+        yield problem(place, "fresh_shapes", shapes=shapes, draws=_DRAWS, most=_SHAPES)
         return
     for case in some(drawn):
         verdict = judge_fresh(puzzle, puzzle.solution, case.seed)
         if not verdict.passed:
-            yield problem(place, "fresh case rejected", verdict=verdict)
+            yield problem(place, "fresh_case_rejected", verdict=verdict)
 
 
 def scale_problems(puzzle: Puzzle) -> Iterator[str]:
@@ -132,9 +132,9 @@ def scale_problems(puzzle: Puzzle) -> Iterator[str]:
     if not puzzle.kernel:
         return
     if puzzle.scale is None:
-        yield problem(puzzle.place("PUZZLE = "), "no scale")
+        yield problem(puzzle.place("PUZZLE = "), "no_scale")
     elif (scale := at_scale(puzzle, puzzle.solution)) is None:
-        yield problem(puzzle.place("scale="), "scale lacks data")
+        yield problem(puzzle.place("scale="), "scale_lacks_data")
     elif puzzle.par is not None:
         puzzle.par(*scale.par.launches)  # what it raises, a pass would keep to itself
 
@@ -178,7 +178,7 @@ def production_problems(puzzle: Puzzle, compiler: Compiler) -> Iterator[str]:
     judged = puzzle.observe(puzzle.solution) if puzzle.observe else puzzle.solution
     for how, args in shapes.items():
         if why := compiler.compile(trace_call(judged, *args), ["v5e"])["v5e"]:
-            yield problem(puzzle.place("scale="), "scale not compiled", how=how, why=why)
+            yield problem(puzzle.place("scale="), "scale_not_compiled", how=how, why=why)
 
 
 def _has_bf16(args: Any) -> bool:
@@ -196,10 +196,10 @@ def starter_problem(puzzle: Puzzle) -> str | None:
     place = puzzle.place(_regions.BEGIN, author=False)
     verdict = judge(puzzle, starter_function(puzzle))
     if verdict.stage != "unsolved":
-        return problem(place, "starter not unsolved", stage=verdict.stage, verdict=verdict)
+        return problem(place, "starter_not_unsolved", stage=verdict.stage, verdict=verdict)
     # A starter is known by its text. Would it pass as anybody's answer?
     text = re.sub(rf"(?m)^( *)\.\.\.(  {_regions.HERE} \(about)", r"\1pass\2", puzzle.starter_text)
     submitted = load(puzzle, text, "submitted")[puzzle.name]
     if text != puzzle.starter_text and judge(puzzle, submitted, patience=0).passed:
-        return problem(place, "starter passes")
+        return problem(place, "starter_passes")
     return None

@@ -34,10 +34,10 @@ def recorded(puzzle: Puzzle, answer: str, name: str, says: str) -> tuple[Alterna
     text = _code(new.apply(puzzle.text))
     known = (*puzzle.mistakes, *puzzle.alternatives)
     if any(one.name == name or _code(one.apply(puzzle.text)) == text for one in known):
-        raise BuildError(to_author("recorded before", name=name, puzzle=puzzle.name))
+        raise BuildError(to_author("recorded_before", name=name, puzzle=puzzle.name))
     verdict = _verdict(puzzle, new)
     if verdict.stage == "unsolved" or not (verdict.passed or says or verdict.stage != "values"):
-        raise BuildError(to_author("not recorded", verdict=verdict))
+        raise BuildError(to_author("not_recorded", verdict=verdict))
     mistakes, alternatives = puzzle.mistakes, puzzle.alternatives
     if verdict.passed:
         alternatives = (*alternatives, new)
@@ -75,7 +75,7 @@ def find_answer(puzzle: Puzzle, name: str) -> Alternative:
     alike = [one for one in known if one.name == name] or [one for one in known if name in one.name]
     if len(alike) != 1:
         names = "\n".join(f"  {one.name}" for one in alike or known)
-        raise BuildError(to_author("which answer", name=name, puzzle=puzzle.name, names=names))
+        raise BuildError(to_author("which_answer", name=name, puzzle=puzzle.name, names=names))
     return alike[0]
 
 

@@ -67,7 +67,7 @@ class Repository:
         """`owner/name`; BuildError if the address is not one of GitHub's."""
         found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", self.url)
         if found is None:
-            raise BuildError(to_author("not on GitHub", url=self.url))
+            raise BuildError(to_author("not_on_github", url=self.url))
         return found.group(1)
 
     def badge(self, ladder_name: str) -> str:
@@ -92,13 +92,13 @@ class Repository:
 def repository(root: Path = ROOT) -> Repository:
     """The repository setting in `root`'s pyproject.toml; BuildError if it is missing."""
     if not (settings := _settings(root)):
-        raise BuildError(to_author("no project here", root=root))
+        raise BuildError(to_author("no_project_here", root=root))
     try:
         url = settings["project"]["urls"]["Repository"]
         own = settings["tool"]["pallas-puzzles"]
         return Repository(url, own["branch"], own.get("release", ""))
     except KeyError as error:
-        raise BuildError(to_author("setting missing", error=error)) from None
+        raise BuildError(to_author("setting_missing", error=error)) from None
 
 
 def upstream() -> Repository:

@@ -28,14 +28,14 @@ def text_problems(puzzle: Puzzle) -> Iterator[str]:
             count = plural(len(some), noun)
             yield problem(place, "few", count=count, least=least)
     if not puzzle.explain.strip():
-        yield problem(puzzle.place("explain="), "no explanation")
+        yield problem(puzzle.place("explain="), "no_explanation")
     for dims in puzzle.cases:
         sizes = [v for v in dims.values() if isinstance(v, int)]
         if len(sizes) > 1 and len(set(sizes)) == 1:
-            yield problem(puzzle.place("cases="), "equal dims", dims=dict(dims))
+            yield problem(puzzle.place("cases="), "equal_dims", dims=dict(dims))
     if puzzle.path.stem != puzzle.name:
         place = puzzle.place(f"def {puzzle.name}(", author=False)
-        yield problem(place, "another name", name=puzzle.name)
+        yield problem(place, "another_name", name=puzzle.name)
     yield from _pictures(puzzle)
 
 
@@ -43,11 +43,11 @@ def _pictures(puzzle: Puzzle) -> Iterator[str]:
     text = prose(puzzle.text)
     images = _IMAGE.findall(text)
     if puzzle.kernel and puzzle.picture and not images and "```text" not in text:
-        yield problem(puzzle.place("# %% [markdown]", author=False), "no picture")
+        yield problem(puzzle.place("# %% [markdown]", author=False), "no_picture")
     project = puzzle.path.parents[puzzle.module.count(".")]
     for source in images:
         if not source.startswith("http") and not (project / source).exists():
-            yield problem(puzzle.place(source, author=False), "no image", source=source)
+            yield problem(puzzle.place(source, author=False), "no_image", source=source)
 
 
 def undone(path: Path, shown: str) -> list[str]:
@@ -78,12 +78,12 @@ def ladder_problems(name: str) -> Iterator[str]:
     for other in ladders():
         for rung in module.RUNGS if other != name else ():
             if rung in ladder_module(other).RUNGS:
-                yield problem(f"{page}:1", "rung of two ladders", rung=rung, other=other)
+                yield problem(f"{page}:1", "rung_of_two_ladders", rung=rung, other=other)
     folder = folder_of(name)
     for path in sorted([*folder.glob("[!_]*.py"), *folder.glob("[!_]*.toml")]):
         if path.stem not in module.RUNGS:
             shown = page.removesuffix("__init__.py") + path.name
-            yield problem(shown, "stray file", name=path.stem, page=page)
+            yield problem(shown, "stray_file", name=path.stem, page=page)
 
 
 def missing(name: str) -> Iterator[str]:
@@ -91,20 +91,20 @@ def missing(name: str) -> Iterator[str]:
     module, at = ladder_module(name), f"{front_page(name)}:1"
     for needed in ("TITLE", "INTRO"):
         if not hasattr(module, needed):
-            yield problem(at, "ladder needs", needed=needed)
+            yield problem(at, "ladder_needs", needed=needed)
     for rung in module.RUNGS:
         if not (folder_of(name) / f"{rung}.py").exists():
-            yield problem(at, "rung without a file", rung=rung)
+            yield problem(at, "rung_without_a_file", rung=rung)
     for rung in getattr(module, "PARTS", {}):
         if rung not in module.RUNGS:
-            yield problem(at, "part without a rung", rung=rung)
+            yield problem(at, "part_without_a_rung", rung=rung)
 
 
 def project_problems(root: Path, names: Sequence[str]) -> Iterator[str]:
     """Stray and stale files of the project at `root`, whose ladders are `names`."""
     for path in sorted(root.glob("*.ipynb")):
         if path.stem not in names:
-            yield problem(path.name, "stray notebook", name=path.stem)
+            yield problem(path.name, "stray_notebook", name=path.stem)
     if any(problem for name in names for problem in missing(name)):
         return  # of which nothing can be built
     from puzzles._author import notebook  # needs the author's extra

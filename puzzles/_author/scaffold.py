@@ -24,7 +24,7 @@ def new_project(name: str, ladder_name: str, beside: Path) -> list[Path]:
     _check_name(name)
     _check_ladder(ladder_name, first)
     if root.exists():
-        raise BuildError(to_author("path exists", path=root))
+        raise BuildError(to_author("path_exists", path=root))
     words = {
         "git+https://github.com/owner/pallas_puzzles": upstream().install,
         "my_project": name,
@@ -55,7 +55,7 @@ def new_ladder(name: str, root: Path, first: str | None = None) -> list[Path]:
     _check_ladder(name, first)
     folder = ladders_folder(root)
     if not (folder / "__init__.py").exists():
-        raise BuildError(to_author("no package", folder=folder))
+        raise BuildError(to_author("no_package", folder=folder))
     (folder / name).mkdir()
     front = (EXAMPLE / "__init__.py").read_text(encoding="utf-8")
     front = front.replace("Example", name.replace("_", " ").capitalize())
@@ -82,7 +82,7 @@ def new_puzzle(
     front, path = folder / "__init__.py", folder / f"{name}.py"
     _check_free(name)
     if path.exists():
-        raise BuildError(to_author("rung exists", path=path, name=name))
+        raise BuildError(to_author("rung_exists", path=path, name=name))
     text = with_rung(front.read_text(encoding="utf-8"), name)
     written = _write_rung(folder, name, like, bare)
     _write(front, text)
@@ -107,7 +107,7 @@ def with_rung(front: str, name: str) -> str:
             new = "".join(f'    "{rung}",\n' for rung in rungs)
             lines[node.lineno - 1 : node.end_lineno] = [f"RUNGS = (\n{new})\n"]
             return "".join(lines)
-    raise BuildError(to_author("no RUNGS", name=name))
+    raise BuildError(to_author("no_rungs", name=name))
 
 
 def _write_rung(folder: Path, name: str, like: str | None = None, bare: bool = False) -> list[Path]:
@@ -135,13 +135,13 @@ def rung_text(name: str, like: str | None = None, bare: bool = False, suffix: st
 
 def _check_name(name: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
-        raise BuildError(to_author("not a name", name=name))
+        raise BuildError(to_author("not_a_name", name=name))
 
 
 def _check_ladder(name: str, first: str) -> None:
     _check_name(name)
     if name in ladders():
-        raise BuildError(to_author("ladder exists", name=name))
+        raise BuildError(to_author("ladder_exists", name=name))
     _check_name(first)
     _check_free(first)
 
@@ -149,7 +149,7 @@ def _check_ladder(name: str, first: str) -> None:
 def _check_free(name: str) -> None:
     for ladder_name in ladders():
         if name in ladder_module(ladder_name).RUNGS:
-            raise BuildError(to_author("name taken", ladder=ladder_name, name=name))
+            raise BuildError(to_author("name_taken", ladder=ladder_name, name=name))
 
 
 def _write(path: Path, text: str) -> None:

@@ -34,10 +34,10 @@ def soundness_problems(puzzle: Puzzle) -> Iterator[str]:
     found = [fault for asked in waivable for fault in asked(puzzle)]
     for name, says in found:
         if name not in puzzle.waivers:
-            yield to_author("not waived", says=says, name=name)
+            yield to_author("not_waived", says=says, name=name)
     for name in puzzle.waivers:
         if name not in dict(found):
-            yield problem(puzzle.place("waivers="), "idle waiver", name=name)
+            yield problem(puzzle.place("waivers="), "idle_waiver", name=name)
 
 
 def _unseeded(puzzle: Puzzle) -> Iterator[str]:
@@ -68,7 +68,7 @@ def _circular(puzzle: Puzzle) -> Iterator[str]:
     if name := min({*puzzle.blanks, puzzle.name} & reached, default=None):
         yield problem(place, "circular", judge=judge.__name__, name=name)
     elif "pallas_call" in reached:
-        yield problem(place, "spec launches")
+        yield problem(place, "spec_launches")
 
 
 def _names(tree: ast.AST) -> set[Any]:
@@ -85,7 +85,7 @@ def _not_interpreted(puzzle: Puzzle) -> Iterator[str]:
             value = options.get("interpret")
             fixed = value is None or isinstance(value, ast.Constant)
             if fixed and None not in options:  # None: `**options`
-                yield problem(f"{puzzle.file}:{node.lineno}", "not interpreted")
+                yield problem(f"{puzzle.file}:{node.lineno}", "not_interpreted")
 
 
 def _unaudited(puzzle: Puzzle) -> Iterator[Fault]:
@@ -105,7 +105,7 @@ def _one_block(puzzle: Puzzle) -> Iterator[Fault]:
     if any(all(size > 1 for grid in case for size in grid) for case in grids):
         return
     shown = ", ".join(" and ".join(map(str, case)) for case in grids)
-    yield "blocks", problem(puzzle.place("cases="), "one block", grids=shown)
+    yield "blocks", problem(puzzle.place("cases="), "one_block", grids=shown)
 
 
 def _dull(puzzle: Puzzle) -> Iterator[Fault]:
@@ -127,7 +127,7 @@ def _not_finite(puzzle: Puzzle) -> Iterator[Fault]:
     for case in cases(puzzle) if puzzle.accepts is None else ():
         if _finite(case.args) and not _finite(case.expected):
             place = puzzle.place(f"def {puzzle.spec.__name__}(", author=False)
-            yield "finite", problem(place, "not finite", case=case.label)
+            yield "finite", problem(place, "not_finite", case=case.label)
             return
 
 
@@ -161,7 +161,7 @@ def margin_problems(puzzle: Puzzle, seeds: Sequence[int]) -> Iterator[str]:
                 place = puzzle.place("tolerance=" if puzzle.tolerance else "PUZZLE = ")
                 allowed = tolerance_of(want, puzzle.tolerance)
                 facts = dict(error=error, tolerance=allowed, case=case.label, seed=case.seed)
-                yield problem(place, "passes by little", **facts)
+                yield problem(place, "passes_by_little", **facts)
                 return
 
 

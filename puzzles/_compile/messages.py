@@ -27,7 +27,7 @@ def lowering(error: Exception, program: ClosedJaxpr) -> Finding:
     text = str(error)
     if "block shape" in text and (found := re.search(r"Block spec for (\S+)", text)):
         operand, whose = _block(found[1], program)
-        words = "1-D block in Mosaic" if "rank 1" in text else "block in Mosaic"
+        words = "one_d_block_in_mosaic" if "rank 1" in text else "block_in_mosaic"
         return told("misaligned", words, operand=operand, whose=whose)
     where = _learners_line(error, program)
     line = _short(linecache.getline(*where).strip()) if where else None
@@ -37,11 +37,11 @@ def lowering(error: Exception, program: ClosedJaxpr) -> Finding:
         other = instead(found[1])
         facts |= dict(primitive=found[1], other=f": {other}" if other else "")
         facts["used"] = f" It is used in `{line}`." if line else ""
-        return told("lowering", "no lowering", **facts)
+        return told("lowering", "no_lowering", **facts)
     for row, _ in rows("mosaic", text):
-        return told("lowering", "rule of Mosaic", rule=row.rule, remedy=row.says, **facts)
+        return told("lowering", "rule_of_mosaic", rule=row.rule, remedy=row.says, **facts)
     reason = gist(text) or sentence("wordless", error=type(error).__name__)
-    return told("lowering", "refused by Mosaic", reason=reason, **facts)
+    return told("lowering", "refused_by_mosaic", reason=reason, **facts)
 
 
 def mask_column(equation: JaxprEqn) -> Finding:
@@ -60,7 +60,7 @@ def _block(origin: str, program: ClosedJaxpr) -> tuple[str | None, str]:
                 name = parameter_names(call)[grid.num_index_operands + position]
                 block = tuple(getattr(b, "block_size", None) for b in mapping.block_shape)
                 facts = dict(name=name, block=block, shape=tuple(array_of(mapping).shape))
-                return name, sentence("block of an array", **facts)
+                return name, sentence("block_of_an_array", **facts)
     return None, origin
 
 
@@ -115,13 +115,13 @@ def refusal(text: str, chip: str) -> str:
         sizes = {name: rf"(?P<{name}>[\d.]+)(?P<{name}_unit>[KMG]?)" for name in ("need", "have")}
         if found := re.search(pattern.format(**sizes), text):
             need, have = (_bytes(found[name], found[f"{name}_unit"]) for name in sizes)
-            words = "no room for scalars"
+            words = "no_room_for_scalars"
             if found.groupdict().get("space") != "smem":
-                words = "no room on a core" if max(need, have) > 0.99 * core else "no room in VMEM"
+                words = "no_room_on_a_core" if max(need, have) > 0.99 * core else "no_room_in_vmem"
             facts = dict(need=amount(need), have=amount(have), chip=chip)
             return sentence(words, core=amount(core), **facts)
     if "memory space vmem" in text:
-        return sentence("more VMEM than there is", core=amount(core), chip=chip)
+        return sentence("more_vmem_than_there_is", core=amount(core), chip=chip)
     for row, found in rows("libtpu", text):
         return row.says.format(*found.groups())
     return f"Mosaic refuses the kernel: {gist(text)}"

@@ -29,13 +29,13 @@ def room(launch: Launch, chips: Sequence[str]) -> Iterator[Finding]:
         chip = CHIPS[tight[0]]
         whose = "it asks for" if launch.vmem_limit_bytes else f"a kernel gets on {chip.name}"
         sizes = dict(used=amount(used), has=amount(budget(launch, chip)))
-        words = "VMEM of a kernel" if chip.vmem_bytes > used else "VMEM of a core"
+        words = "vmem_of_a_kernel" if chip.vmem_bytes > used else "vmem_of_a_core"
         facts = dict(whose=whose, chip=chip.name, core=amount(chip.vmem_bytes), **sizes)
         yield told("vmem", words, chips=tuple(tight), **where, **facts)
     small = [name for name in chips if launch.smem_bytes > CHIPS[name].smem_bytes]
     if small:
         sizes = dict(used=amount(launch.smem_bytes), has=amount(CHIPS[small[0]].smem_bytes))
-        yield told("smem", "SMEM", chips=tuple(small), **where, **sizes)
+        yield told("smem", "smem", chips=tuple(small), **where, **sizes)
 
 
 def lowered(traced: Traced) -> Iterator[Finding]:

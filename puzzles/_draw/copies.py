@@ -33,15 +33,15 @@ def summary(timeline: Timeline) -> str:
     computing, overlapped = timeline.overlap
     if not timeline.moments:
         return timeline.unknown
-    name = "nothing overlaps" if computing else "no work"
+    name = "nothing_overlaps" if computing else "no_work"
     facts = dict(moments=plural(computing, "moment", "moments"), overlapped=overlapped)
-    words = _rules.sentence("copies overlap" if overlapped else name, **facts)
+    words = _rules.sentence("copies_overlap" if overlapped else name, **facts)
     return f"{words} {timeline.unknown}".strip()
 
 
 def wrong(timeline: Timeline) -> list[str]:
     """The message of the first fault; later faults follow from it."""
-    later = f" {_rules.sentence('crossed too')}" * (len(timeline.faults) > 1)
+    later = f" {_rules.sentence('crossed_too')}" * (len(timeline.faults) > 1)
     return [f"{fault.says}{later}" for fault in timeline.faults[:1]]
 
 

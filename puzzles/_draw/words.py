@@ -69,7 +69,7 @@ def still_words(operand: Data) -> str:
             f"{plural(times, 'copy', 'copies')} {way} it, {amount(size)}"
             for way, (times, size) in ways.items()
         )
-        return sentence("copied by hand" if ways else "left in HBM", copies=" and ".join(copies))
+        return sentence("copied_by_hand" if ways else "left_in_hbm", copies=" and ".join(copies))
     if "sem" in operand["space"]:
         return "semaphore"
     return f"scratch, stays in {operand['space'].upper()}"

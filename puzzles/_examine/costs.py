@@ -47,7 +47,7 @@ def dearer(launches: Sequence[Launch], before: Costs, file: str) -> Iterator[Fin
     for launch, (name, now) in zip(launches, costs(launches).items(), strict=True):
         where = dict(launch=launch.name, line=launch.line, name=name, file=file)
         if (then := before.get(name)) is None:
-            yield told("dearer", "not in the file", **where)
+            yield told("dearer", "not_in_the_file", **where)
             continue
         more = [key for key in _WORDS if now.get(key, 0) > then.get(key, now.get(key, 0))]
         if more:

@@ -76,7 +76,7 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
     try:
         traced, asked = _traced(fn, args, chips[0])
         if for_gpus(traced.jaxpr.jaxpr):
-            return Examination(name, unread=sentence("for GPUs"))
+            return Examination(name, unread=sentence("for_gpus"))
         launches = traced.launches
     except UnreadableError as error:
         return Examination(name, unread=str(error))
@@ -113,7 +113,7 @@ def without_loss(launch: Launch, one: Finding) -> Finding:
     """A block that comes back, and is written whole each time, costs time alone on one core."""
     if not again_whole(launch, one):
         return one
-    says = sentence("written whole", says=one.says.partition(" On a TPU")[0])
+    says = sentence("written_whole", says=one.says.partition(" On a TPU")[0])
     return replace(one, severity=WARNING, says=says)
 
 
@@ -160,7 +160,7 @@ class _Examination:
         if chips := tuple(chip for chip in self.chips if CHIPS[chip].megacore):
             return replace(one, chips=chips)
         named = " and ".join(name for name, chip in CHIPS.items() if chip.megacore)
-        return replace(one, severity=WARNING, says=sentence("two cores", says=one.says, on=named))
+        return replace(one, severity=WARNING, says=sentence("two_cores", says=one.says, on=named))
 
     def maps(self) -> None:
         """What the blocks of every step say."""
@@ -169,7 +169,7 @@ class _Examination:
             self.add(revisited_inside(launch), n)
         steps = sum(launch.steps for launch in self.launches)
         which = "the only step" if steps == 1 else f"all {steps:,} steps"
-        self.looked.append(sentence("what blocks say", which=which))
+        self.looked.append(sentence("what_blocks_say", which=which))
 
     def lowering(self) -> None:
         """What Mosaic refuses, told of the kernel that it refuses."""
@@ -253,6 +253,6 @@ class _Examination:
         if outside:
             names = ", ".join(dict.fromkeys(f"`{one.primitive.name}`" for one in outside[:4]))
             line = next(filter(None, (line_of(one.source_info) for one in outside)), None)
-            words = "one runs outside" if len(outside) == 1 else "several run outside"
+            words = "one_runs_outside" if len(outside) == 1 else "several_run_outside"
             self.add([told("outside", words, NOTE, count=len(outside), names=names, line=line)])
         self.looked.append("idle, refetch, outside: what costs time only")

@@ -75,7 +75,9 @@ def _place(part: Part) -> Any:
 def _finding(launch: Launch, event: Event, target: Part, reads: bool) -> Finding:
     ref, transforms = target
     part = ranges_shown(ranges_of(transforms), ref.shape)
-    severity, words = (ERROR, "read again") if reads else (WARNING, "written again")
+    severity, words = (ERROR, "inner_block_read_again")
+    if not reads:
+        severity, words = (WARNING, "inner_block_written_again")
     line = line_of(event.equation.source_info) or launch.line
     where = dict(launch=launch.name, operand=ref.name, line=line)
-    return told("revisited", f"inner block {words}", severity, part=part, **where)
+    return told("revisited", words, severity, part=part, **where)

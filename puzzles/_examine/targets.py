@@ -104,7 +104,7 @@ def argument(text: str) -> object:
         try:
             return ast.literal_eval(text)
         except (SyntaxError, ValueError):
-            raise TargetError(sentence("no argument", text=text)) from None
+            raise TargetError(sentence("no_argument", text=text)) from None
     dtype = _dtype(found["kind"], found["bits"])
     shape = tuple(int(n) for n in found["dims"].replace(" ", "").split(",") if n)
     if found["data"] is None:
@@ -120,4 +120,4 @@ def _dtype(kind: str, bits: str) -> np.dtype:
     try:
         return jnp.dtype(f"{_TYPES.get(kind, kind)}{bits}")
     except TypeError:
-        raise TargetError(sentence("no type", kind=kind, bits=bits)) from None
+        raise TargetError(sentence("no_type", kind=kind, bits=bits)) from None

@@ -188,9 +188,9 @@ def _first_dot(mine: Cost, par: Cost) -> str:
         if launch.grid == other.grid != () and launch.dots and other.dots:
             step = _first_more(multiplies(launch), multiplies(other))
             if step is not None:
-                return sentence("first dot in vain", step=launch.at(step))
+                return sentence("first_dot_in_vain", step=launch.at(step))
     if mine.steps != par.steps:
-        return sentence("another grid", mine=mine.grids, par=par.grids)
+        return sentence("another_grid", mine=mine.grids, par=par.grids)
     return ""
 
 
@@ -213,19 +213,19 @@ def _whose(mine: Cost, par: Cost) -> str:
         return ""
     launch, operand, other, like = pairs[more.index(max(more))]
     if operand.transfers > like.transfers and operand.sizes == like.sizes:
-        count = sentence("times enough", times=operand.transfers, enough=like.transfers)
+        count = sentence("times_enough", times=operand.transfers, enough=like.transfers)
     else:
         sizes = amount(operand.hbm_bytes), amount(like.hbm_bytes)
-        count = sentence("bytes enough", size=sizes[0], enough=sizes[1])
+        count = sentence("bytes_enough", size=sizes[0], enough=sizes[1])
     verb = "written" if operand.output else "fetched"
-    moves = sentence("a block moves") if operand.piped else ""
-    said = sentence("whose blocks", name=operand.name, verb=verb, count=count, moves=moves)
+    moves = sentence("a_block_moves") if operand.piped else ""
+    said = sentence("whose_blocks", name=operand.name, verb=verb, count=count, moves=moves)
     alike = launch.grid == other.grid != () and operand.sizes == like.sizes
     if alike and operand.piped and like.piped:
         step = _first_more(operand.fetched, like.fetched)
         if step is not None:
             block = tuple(int(n) for n in operand.blocks[step])
-            said += sentence("first move in vain", step=launch.at(step), block=block)
+            said += sentence("first_move_in_vain", step=launch.at(step), block=block)
     return said
 
 

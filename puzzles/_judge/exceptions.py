@@ -78,15 +78,15 @@ def _of_the_call(error: Exception) -> str:
     by_jax = any(not is_learners(frame.f_code.co_filename) for frame in last)
     if "positional argument" in str(error) and by_jax:
         line = line_of(index_map)
-        which = sentence("index map in", line=line) if line else ""
-        also = sentence("prefetched first") if prefetched else ""
+        which = sentence("index_map_in", line=line) if line else ""
+        also = sentence("prefetched_first") if prefetched else ""
         return " ".join(filter(None, (which, also)))
     if isinstance(error, AssertionError) and (kind := params_at_fault(error)):
-        return sentence("params of a kind", kind=kind)
+        return sentence("params_of_a_kind", kind=kind)
     if prefetched and "Pytree for `in_specs`" in str(error):
         some = f"{prefetched} arrays of the call have"
         first = some if prefetched > 1 else "array of the call has"
-        return sentence("prefetched without a spec", prefetched=prefetched, first=first)
+        return sentence("prefetched_without_a_spec", prefetched=prefetched, first=first)
     return ""
 
 

@@ -155,9 +155,9 @@ def _told(answer: Answer, run: Run | None, found: Finding) -> Verdict:
         parts = _explained(run) if found.rule == "numbers" else {}
         if run.case.fresh:
             seed = run.case.seed
-            notes.append(sentence("drawn for your code", puzzle=puzzle.name, seed=seed))
+            notes.append(sentence("drawn_for_your_code", puzzle=puzzle.name, seed=seed))
     if not answer.code.same_spec:
-        notes.append(sentence("another spec", spec=puzzle.spec.__name__))
+        notes.append(sentence("another_spec", spec=puzzle.spec.__name__))
     like = f" {parts['like']}" if "like" in parts else ""
     return Verdict(
         False,
@@ -170,7 +170,7 @@ def _told(answer: Answer, run: Run | None, found: Finding) -> Verdict:
         notes=tuple(notes),
         seed=seed,
         title=found.title or rule.title,
-        first=sentence("look first", says=parts["first"]) if "first" in parts else None,
+        first=sentence("look_first", says=parts["first"]) if "first" in parts else None,
         rule=found.rule,
     )
 

@@ -129,13 +129,13 @@ def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
     """What is worth a sentence beside a pass; that nothing was launched stands in its details."""
     if not answer.puzzle.kernel:
         if details is None:
-            yield sentence("no kernel")
+            yield sentence("no_kernel")
         return
     launches = [one for run in answer.runs for one in run.launches]
     if not on_tpu() and not all(one.settings.interpret for one in launches):
-        yield sentence("interpret left out")
+        yield sentence("interpret_left_out")
     if re.search(r"interpret\s*=\s*True\b", answer.code.text):
-        yield sentence("interpret always")
+        yield sentence("interpret_always")
 
 
 def line(puzzle: Puzzle, label: str, mine: Cost, par: Cost | None = None) -> str:
@@ -204,10 +204,11 @@ def _bound(cost: Cost) -> tuple[str, ...]:
         return ()
     slower = "the matrix unit" if matrix > memory else "HBM"
     if max(steps, waits) <= seconds:
-        return (sentence("bound by", time=seconds_words(seconds), chip=_CHIP.name, slower=slower),)
-    what, each, whole = ("step", _CHIP.step_seconds, steps)
+        return (sentence("bound_by", time=seconds_words(seconds), chip=_CHIP.name, slower=slower),)
+    bound, single, each, whole = "bound_by_its_steps", "a_step", _CHIP.step_seconds, steps
     if waits > steps:
-        what, each, whole = ("wait", _CHIP.wait_seconds, waits + memory)
-    by = sentence(f"bound by its {what}s", time=seconds_words(whole), chip=_CHIP.name)
+        bound, single = "bound_by_its_waits", "a_wait"
+        each, whole = _CHIP.wait_seconds, waits + memory
+    by = sentence(bound, time=seconds_words(whole), chip=_CHIP.name)
     alone = seconds_words(seconds)
-    return (by, sentence(f"a {what}", time=seconds_words(each), slower=slower, alone=alone))
+    return (by, sentence(single, time=seconds_words(each), slower=slower, alone=alone))

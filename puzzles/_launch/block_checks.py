@@ -40,7 +40,7 @@ def faults(launch: Launch) -> tuple[Finding, ...]:
             if n not in aliased and (gap := _gap(operand)) is not None:
                 said, block = gap
                 where = dict(operand=operand.name, block=block)
-                found.append(told("never-written", "never written", **where, gap=said))
+                found.append(told("never-written", "never_written", **where, gap=said))
     revisited = {f.operand for f in found if f.kind == "revisited"}
     found += (f for f in _read_too_late(launch) if aliased_to[f.operand or ""] not in revisited)
     lines = {o.name: o.line for o in launch.operands}
@@ -74,7 +74,7 @@ def _stray_reads(launch: Launch) -> Iterator[Finding]:
         if asked.any():
             step, name = int(np.argmax(asked)), look.ref.name
             facts = dict(index=int(spread(look.index, launch.grid)[step]), **_at(launch, step))
-            yield told("out-of-bounds", "no such entry", operand=name, **facts)
+            yield told("out-of-bounds", "no_such_entry", operand=name, **facts)
 
 
 def _lies(launch: Launch) -> Iterator[Finding]:
@@ -82,7 +82,7 @@ def _lies(launch: Launch) -> Iterator[Finding]:
         step = int(np.argmax(spread(lie.steps, launch.grid)))
         value, line = int(spread(lie.value, launch.grid)[step]), line_of(lie.equation.source_info)
         facts = dict(multiple=lie.multiple, value=value, **_at(launch, step))
-        yield told("promise", "no multiple", line=line, **facts)
+        yield told("promise", "no_multiple", line=line, **facts)
 
 
 def _second_core(launch: Launch) -> Iterator[Finding]:
@@ -98,13 +98,13 @@ def _second_core(launch: Launch) -> Iterator[Finding]:
     stores = (one for one in launch.log.touches if one.writes and one.ref == name)
     begins = (store.weight[MOST] for store in stores)
     last = axis == len(launch.grid) - 1 and any(np.ptp(one, axis=axis).any() for one in begins)
-    words = "begun by another axis" if last else "begun by one core"
+    words = "begun_by_another_axis" if last else "begun_by_one_core"
     yield told("parallel", words, operand=name, step=launch.at(step), axis=axis)
 
 
 def _written_inputs(launch: Launch) -> Iterator[Finding]:
     for name in launch.log.written_inputs:
-        yield told("alias", "written input", operand=name)
+        yield told("alias", "written_input", operand=name)
 
 
 def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
@@ -123,7 +123,7 @@ def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
     if operand.elements and operand.elements[axis] and size > 1:
         first = int(starts[step][axis])
         facts |= dict(first=first, last=first + size - 1, length=length)
-        yield told("out-of-bounds", "elements outside", **facts)
+        yield told("out-of-bounds", "elements_outside", **facts)
         return
     count, unit, of, why = length, "element", "", ""
     if stride == size:
@@ -134,7 +134,7 @@ def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
         why = "; an index map counts blocks, not elements"
     which = f"numbered 0 to {count - 1}" if count > 1 else "number 0"
     facts |= dict(many=_many(count, unit), of=of, which=which, why=why)
-    yield told("out-of-bounds", "block outside", **facts)
+    yield told("out-of-bounds", "block_outside", **facts)
 
 
 def _revisited(launch: Launch, operand: Operand, alias: str | None) -> Iterator[Finding]:
@@ -144,7 +144,7 @@ def _revisited(launch: Launch, operand: Operand, alias: str | None) -> Iterator[
     if not again.any():
         return
     step = int(runs[np.argmax(again)])
-    words = "revisited" if alias is None else "revisited, and aliased"
+    words = "revisited" if alias is None else "revisited_and_aliased"
     found = told("revisited", words, alias=alias, **_holding(launch, operand, step))
     if (gap := _gap(operand)) is not None:  # then it is not the order of the grid
         found = replace(found, remedy=f"{gap[0]} Does its index map use every program id?")
@@ -167,30 +167,30 @@ def _gap(operand: Operand) -> tuple[str, tuple[int, ...]] | None:
     gaps = np.flatnonzero(visited != np.arange(len(visited)))
     block = ints(np.unravel_index(int(gaps[0]) if len(gaps) else len(visited), counts))
     facts = dict(blocks=_many(total, "block"), are="is" if missing == 1 else "are", block=block)
-    return sentence("blocks not visited", name=operand.name, missing=missing, **facts), block
+    return sentence("blocks_not_visited", name=operand.name, missing=missing, **facts), block
 
 
 def _grid_faults(launch: Launch) -> Iterator[Finding]:
     name, words = launch.name, launch.dimension_semantics
     if (unknown := launch.settings.unknown) is not None:
-        yield told("parallel", "unknown params", launch=name, unknown=unknown)
+        yield told("parallel", "unknown_params", launch=name, unknown=unknown)
         return
     known = (*PARALLEL, "arbitrary")
     if (strange := next((word for word in words or () if word not in known), None)) is not None:
-        yield told("parallel", "unknown word", launch=name, word=strange)
+        yield told("parallel", "unknown_word", launch=name, word=strange)
         return
     if words is None:
         return
     if len(words) != len(launch.grid):
         entries, rank = _many(len(words), "entry"), _many(len(launch.grid), "axis")
         facts = dict(grid=launch.grid, entries=entries, axes=rank)
-        yield told("parallel", "words for axes", launch=name, **facts)
+        yield told("parallel", "words_for_axes", launch=name, **facts)
         return
     marks = [word in PARALLEL for word in words]
     first = marks.index(False) if False in marks else len(marks)
     if True in marks[first:]:
         axis = marks.index(True, first)
-        yield told("parallel", "parallel after", WARNING, launch=name, axis=axis, first=first)
+        yield told("parallel", "parallel_after", WARNING, launch=name, axis=axis, first=first)
 
 
 def _shared_axes(launch: Launch) -> list[int]:
@@ -209,7 +209,7 @@ def _shared(launch: Launch, operand: Operand) -> Iterator[Finding]:
         if clash.any():
             step = int(np.argmax(clash))
             facts = dict(axis=axis, before=launch.at(int(origin[step])))
-            yield told("parallel", "held by two cores", **facts, **_holding(launch, operand, step))
+            yield told("parallel", "held_by_two_cores", **facts, **_holding(launch, operand, step))
             return
 
 
@@ -228,7 +228,7 @@ def _read_too_late(launch: Launch) -> Iterator[Finding]:
         if late.any():
             step = int(np.argmax(late))
             facts = dict(target=target.name, since=launch.at(int(first[step])))
-            yield told("alias", "read too late", **facts, **_holding(launch, source, step))
+            yield told("alias", "read_too_late", **facts, **_holding(launch, source, step))
 
 
 def _counts(operand: Operand) -> tuple[int, ...]:
@@ -245,10 +245,10 @@ def _misaligned(operand: Operand) -> Iterator[Finding]:
     name, shape, sizes = operand.name, operand.shape, operand.sizes
     form = f"({', '.join(map(str, operand.block))}{',' * (len(shape) == 1)})"
     if not shape:
-        yield told("misaligned", "scalar block", operand=name)
+        yield told("misaligned", "scalar_block", operand=name)
     elif len(shape) == 1:
         if sizes[0] != shape[0] and sizes[0] % 1024:
-            yield told("misaligned", "1-D block", operand=name, form=form, shape=shape)
+            yield told("misaligned", "one_d_block", operand=name, form=form, shape=shape)
     else:
         # Mosaic looks at the last two axes of the array, where a squeezed axis counts as 1. Arrays
         # of 8 bits have tiles of 32 rows if their rows divide by 32.
@@ -256,7 +256,8 @@ def _misaligned(operand: Operand) -> Iterator[Finding]:
         tile = 32 if whole else 8
         for axis, multiple, place in ((-1, 128, "last"), (-2, tile, "second-last")):
             if sizes[axis] != shape[axis] and sizes[axis] % multiple:
-                words = "misaligned" + ", and squeezed" * (operand.block[axis] is None)
+                squeezed = operand.block[axis] is None
+                words = "misaligned_and_squeezed" if squeezed else "misaligned"
                 facts = dict(form=form, shape=shape, tile=tile, bits=" in 8 bits" * (tile > 8))
                 facts |= dict(place=place, size=sizes[axis], multiple=multiple, whole=shape[axis])
                 yield told("misaligned", words, operand=name, **facts)

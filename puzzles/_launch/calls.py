@@ -142,7 +142,7 @@ class Call:
             entry = getattr(entry, "start", entry)  # a pl.ds of a BoundedSlice
             if entry is UNKNOWN:
                 asks = f", one number at a time, as in `{names[0]}[n]`" if refs else ""
-                raise AbstractValueError(sentence("map unknown", what=what, asks=asks))
+                raise AbstractValueError(sentence("map_unknown", what=what, asks=asks))
             value = np.asarray(entry)
             while value.ndim > len(grid):  # an axis indexed by an array stands for its first
                 value = value[..., 0]

@@ -97,7 +97,7 @@ class Flights:
     def wait(self, semaphore: Hashable, size: int) -> str:
         """A wait for so many bytes; the name of what is wrong, if it will never end."""
         if self.due[semaphore] < size:
-            return "copy too small" if self.due[semaphore] > 0 else "copy never started"
+            return "copy_too_small" if self.due[semaphore] > 0 else "copy_never_started"
         self.due[semaphore] -= size
         self._waited[semaphore] += 1
         self.landed = [] if self.due[semaphore] else self._on(semaphore)
@@ -115,13 +115,14 @@ class Flights:
     def forbidden(self, how: str, place: Any) -> str:
         """Why the kernel must not do that ("reads" or "writes") to a place; "" where it may."""
         for flight in self.flying:
-            ways = {"into": flight.target}
-            if how == "writes":
-                ways["out of"] = flight.source
-            for way, end in ways.items():
+            writes = how == "writes"
+            ends = {"writes_into" if writes else "reads_into": flight.target}
+            if writes:
+                ends["writes_out_of"] = flight.source
+            for key, end in ends.items():
                 if end.meets(place):
                     line, waited = flight.line or "the kernel", self._waits(flight.semaphore)
-                    return sentence(f"{how} {way}", place=place, line=line, waited=waited)
+                    return sentence(key, place=place, line=line, waited=waited)
         return ""
 
     def _on(self, semaphore: Hashable) -> list[Flight]:
@@ -131,5 +132,5 @@ class Flights:
         """What was waited for instead."""
         if self._waited[semaphore]:
             count = len(self._on(semaphore))
-            return sentence("waited for less" if count == 1 else "waited for any", count=count)
-        return sentence("waited for another", target=self._ended.target) if self._ended else ""
+            return sentence("waited_for_less" if count == 1 else "waited_for_any", count=count)
+        return sentence("waited_for_another", target=self._ended.target) if self._ended else ""

@@ -25,10 +25,10 @@ from puzzles._rules import sentence
 
 MOMENTS = 256  # that are followed
 _COPIES = ("dma_start", "dma_wait")
-_KINDS = {"touched too early": "hazard"} | dict.fromkeys(
-    ("copy outside", "copy of a pipeline outside", "no such semaphore"), "outside"
+_KINDS = {"touched_too_early": "hazard"} | dict.fromkeys(
+    ("copy_outside", "copy_of_a_pipeline_outside", "no_such_semaphore"), "outside"
 )
-_KINDS |= dict.fromkeys(("ends of one type", "ends of two types"), "unequal")
+_KINDS |= dict.fromkeys(("ends_of_one_type", "ends_of_two_types"), "unequal")
 _LOOKS = 200_000  # at an event in a step; most may have nothing to do there
 
 
@@ -183,25 +183,25 @@ class _Follower:
                 looks += 1
                 most, least = event.times(self.ids)
                 if looks > _LOOKS or most > 1:
-                    raise _UnknownError("goes on for longer")
+                    raise _UnknownError("goes_on_for_longer")
                 if most != least and event.name in _COPIES:
-                    raise _UnknownError("data decide the copies")
+                    raise _UnknownError("data_decide_the_copies")
                 if most:
                     self.one(event, copied)
             if self.launch.log.cut:
-                raise _UnknownError("goes on for longer")
+                raise _UnknownError("goes_on_for_longer")
         if (left := self.flights.left()) is not None:
             self.fresh, self.ids, self.info = True, [], None
             self.moment("ends", "")
             started = f": it was started in `{left.line}`" if left.line else ""
-            self.wrong("copy never waited for", then=started)
+            self.wrong("copy_never_waited_for", then=started)
 
     def one(self, event: Event, copied: set[Any]) -> None:
         self.info = event.equation.source_info
         text, parts = text_of(self.info), event.parts(self.ids)
         if event.name == "dma_start":
             if is_remote(event.equation):
-                raise _UnknownError("copied to another device")
+                raise _UnknownError("copied_to_another_device")
             self.start(parts, text)
         elif event.name == "dma_wait":
             semaphore, size = _semaphore(parts[2]), _size(parts[0])
@@ -209,11 +209,11 @@ class _Follower:
                 return
             self.moment("waits", text)
             if semaphore.beyond:
-                self.wrong("no such semaphore", **_no_such(semaphore))
-                raise _UnknownError("never beyond a wait")
+                self.wrong("no_such_semaphore", **_no_such(semaphore))
+                raise _UnknownError("never_beyond_a_wait")
             if endless := self.flights.wait(semaphore, size):
                 self.wrong(endless, wanted=size, due=self.flights.due[semaphore])
-                raise _UnknownError("never beyond a wait")
+                raise _UnknownError("never_beyond_a_wait")
             self.landed()
         elif event.name == "work":
             self.moment("computes", text)
@@ -223,7 +223,7 @@ class _Follower:
             self.moment("computes", text, tuple(touched))
             how = "reads" if event.name == "get" else "writes"
             if why := self.flights.forbidden(how, place):
-                self.wrong("touched too early", **self.early(f"`{text}`", why, place))
+                self.wrong("touched_too_early", **self.early(f"`{text}`", why, place))
 
     def start(self, parts: Sequence[Part], text: str) -> None:
         """A copy starts; what is wrong with it is noted, and it is in flight all the same."""
@@ -235,22 +235,22 @@ class _Follower:
         who = f"The copy that `{text}` starts" if text else "A copy"
         refused: list[tuple[str, dict[str, Any]]] = []
         if semaphore.beyond:
-            refused.append(("no such semaphore", _no_such(semaphore)))
+            refused.append(("no_such_semaphore", _no_such(semaphore)))
         if taken != room:
             here, there = (np.dtype(ref.dtype) for ref, _ in parts[:2])
-            words = "ends of one type" if here == there else "ends of two types"
+            words = "ends_of_one_type" if here == there else "ends_of_two_types"
             ends = dict(source=source, target=target, taken=taken, room=room)
             refused.append((words, dict(who=who, here=here, there=there, **ends)))
         for how, place in (("reads", source), ("writes", target)):
             if place.beyond:
                 ref = place.buffer
                 piped = made_by_a_pipeline(self.info)
-                words = "copy of a pipeline outside" if piped else "copy outside"
+                words = "copy_of_a_pipeline_outside" if piped else "copy_outside"
                 where = dict(operand=ref.name, part=place.in_full, shape=ref.shape)
                 refused.append((words, dict(kind="out-of-bounds", who=who, **where)))
             if why := self.flights.forbidden(how, place):
                 starts = f"the copy that `{text}` starts"
-                refused.append(("touched too early", self.early(starts, why, place)))
+                refused.append(("touched_too_early", self.early(starts, why, place)))
         flight = Flight(source, target, semaphore, taken, text)
         self.fresh = True
         self.flights.start(flight)
@@ -278,7 +278,7 @@ class _Follower:
             self.moments[-1] = replace(last, slots=both, line=text)
             return
         if len(self.moments) == MOMENTS:
-            raise _UnknownError("only the first moments")
+            raise _UnknownError("only_the_first_moments")
         self.moments.append(Phase(self.step, kind, text, slots))
         self.fresh = False
 
@@ -319,7 +319,7 @@ class _Follower:
 def _place(part: Part) -> Place:
     ref, transforms = part
     if not hasattr(ref, "dtype"):
-        raise _UnknownError("buffers unknown")
+        raise _UnknownError("buffers_unknown")
     return Place(ref, ranges_of(transforms))
 
 
@@ -327,14 +327,14 @@ def _size(part: Part) -> int:
     """Bytes of a part of a buffer."""
     size = bytes_of(_place(part).buffer, part[1])
     if size is None:
-        raise _UnknownError("size unknown")
+        raise _UnknownError("size_unknown")
     return size
 
 
 def _semaphore(part: Part) -> Place:
     place = _place(part)
     if place.ranges is None:
-        raise _UnknownError("semaphore unknown")
+        raise _UnknownError("semaphore_unknown")
     return place
 
 

@@ -71,7 +71,7 @@ class Traced:
         for name, grid in self.grids:
             if (steps := math.prod(grid)) > LISTED:
                 facts = dict(grid=grid, name=name, steps=steps, most=LISTED)
-                raise UnreadableError(sentence("too large to list", **facts))
+                raise UnreadableError(sentence("too_large_to_list", **facts))
         return tuple(call.launch() for call in self._calls)
 
     @property
@@ -108,8 +108,8 @@ def program_of(call: JaxprEqn, launch: Launch | None = None) -> Traced:
 def nothing_launched(traced: Traced) -> str:
     """What to say of a program without a `pallas_call`."""
     if not traced.other_kernels:
-        return sentence("nothing launched")
-    return sentence("launched otherwise", how=traced.other_kernels[0])
+        return sentence("nothing_launched")
+    return sentence("launched_otherwise", how=traced.other_kernels[0])
 
 
 def kernels(traced: Traced) -> dict[Hashable, Traced]:

@@ -43,4 +43,4 @@ def _again(launch: Launch) -> Iterator[Finding]:
         where = dict(operand=operand.name, block=ints(operand.blocks[number]), line=operand.line)
         where |= dict(launch=launch.name, step=launch.at(number))
         facts = dict(often=operand.transfers, different=different, share=more / launch.hbm_bytes)
-        yield told("refetch", "fetched again", NOTE, **where, **facts)
+        yield told("refetch", "fetched_again", NOTE, **where, **facts)

@@ -169,7 +169,7 @@ def ask(subject: str, source: Source) -> NoReturn:
     subject: the name of the thing that needs data, such as "the grid". source: the missing data.
     """
     names = " and ".join(sorted(source.abstract))
-    why = "needs data" if names.startswith("argument") else "inside a loop"
+    why = "needs_data" if names.startswith("argument") else "inside_a_loop"
     raise AbstractValueError(sentence(why, what=subject, names=names))
 
 

@@ -23,7 +23,7 @@ def rules_page(record: Iterable[Path]) -> str:
     examples: dict[str, tuple[str, str]] = {}
     for puzzle, mistake, name in mistakes(record):
         examples.setdefault(name, (puzzle, mistake))
-    parts = [sentence("page of rules")]
+    parts = [sentence("page_of_rules")]
     for stage, rules in groupby(RULES.items(), key=lambda row: row[1].stage):
         title = title_of(stage)
         parts.append(f"\n## {title[0].upper()}{title[1:]}\n")

@@ -110,4 +110,4 @@ class Finding:
         """Where, what, and what to try."""
         rule = RULES[self.rule]
         said = (rule.forms[self.form] if self.form else rule.says).format(**self.facts)
-        return sentence("at scale", says=said) if self.scale else said
+        return sentence("at_scale", says=said) if self.scale else said

@@ -36,6 +36,13 @@ from puzzles._simulator.wire import HOP_SECONDS, Clock, Wire
 _Values = list[Any]
 _Clock = tuple[int, ...]
 _SPEAKING = ("get_barrier_semaphore", "semaphore_signal", "dma_start")
+_WAITS = {
+    "signals": "device_waits_for_signals",
+    "bytes": "device_waits_for_bytes",
+    "others": "device_waits_for_others",
+}
+_INTO = {"reads": "device_reads_into", "writes": "device_writes_into"}
+_LANDS_BEFORE = {"reads": "lands_before_it_reads", "writes": "lands_before_it_writes"}
 
 
 @dataclass(frozen=True)
@@ -371,17 +378,17 @@ class _Mesh:
         """Raise `HazardError`: where each device waits."""
         places: dict[str, list[int]] = {}
         for number in range(self.count):
-            text = sentence("device-ended")
+            text = sentence("device_ended")
             if number in self.waits:
                 _, equation, unit, semaphore, count = self.waits[number]
                 facts = dict(name="", came=0, count=count, line=_text(equation))
                 if semaphore is not None:
                     facts |= dict(name=semaphore.name, came=semaphore.value)
-                text = sentence(f"device-waits-for-{unit}", **facts)
+                text = sentence(_WAITS[unit], **facts)
             places.setdefault(text, []).append(number)
         listed = "; ".join(f"{_named(devices)} {text}" for text, devices in places.items())
         device, equation, *_ = self.waits[min(self.waits)]
-        device.wrong(equation, "devices-deadlock", listed=listed)
+        device.wrong(equation, "devices_deadlock", listed=listed)
 
     def finish(self) -> None:
         """Raise `HazardError` if a semaphore is not back at zero."""
@@ -390,10 +397,10 @@ class _Mesh:
                 continue
             device = self.launched[-1][semaphore.device]
             facts = dict(name=semaphore.name, device=semaphore.device, count=semaphore.value)
-            words = "barrier-left-signalled" if semaphore.barrier else "semaphore-of-device-left"
+            words = "barrier_left_signalled" if semaphore.barrier else "semaphore_of_device_left"
             end = next((end for each in semaphore.arrivals for end in each.ends), None)
             if end is not None:
-                words = "landing-not-waited" if end.lands else "sending-not-waited"
+                words = "landing_not_waited" if end.lands else "sending_not_waited"
                 facts |= dict(copy=end.copy.line, there=end.copy.receiver, device=end.copy.sender)
             device.ids = ()
             device.wrong(None, words, **facts)
@@ -450,7 +457,7 @@ class _Device(Machine):
             ]  # fmt: skip
             if len(places) != len(sizes):
                 facts = dict(given=len(places), axes=", ".join(axes), count=len(sizes))
-                self.wrong(equation, "device-id-of-other-mesh", "out-of-bounds", **facts)
+                self.wrong(equation, "device_id_of_other_mesh", "out-of-bounds", **facts)
             strides = [math.prod(sizes[n + 1 :]) for n in range(len(sizes))]
             number = sum(at * n for at, n in zip(places, strides, strict=True))
             if not all(0 <= at < size for at, size in zip(places, sizes, strict=True)):
@@ -473,8 +480,8 @@ class _Device(Machine):
                 if n != self.number and n in here and mesh.knows(self.number, n, here[n].entered)
             ]  # fmt: skip
             facts = dict(there=there, does=does)
-            facts["heard"] = sentence("heard-from", devices=_named(heard)) if heard else ""
-            self.wrong(equation, "device-not-entered", **facts)
+            facts["heard"] = sentence("heard_from", devices=_named(heard)) if heard else ""
+            self.wrong(equation, "device_not_entered", **facts)
         assert other is not None
         return other
 
@@ -515,18 +522,18 @@ class _Device(Machine):
             if end.over is not None or not (end.lands or how == "writes"):
                 continue
             if end.view.meets(view):
-                way = "into" if end.lands else "out-of"
+                key = _INTO[how] if end.lands else "device_writes_out_of"
                 facts = dict(text=_text(equation), place=view, copy=end.copy.line)
                 facts |= dict(sender=end.copy.sender, there=end.copy.receiver)
                 facts["waited"] = self.waited(end)
-                self.wrong(equation, f"device-{how}-{way}", **facts)
+                self.wrong(equation, key, **facts)
 
     def waited(self, end: _End) -> str:
         """That a wait on the copy's semaphore may have taken another copy's bytes."""
         for semaphore in self.mesh.semaphores.values():
             if semaphore.waited and any(end in each.ends for each in semaphore.arrivals):
                 facts = dict(name=semaphore.name, count=len(semaphore.arrivals))
-                return sentence("semaphore-is-shared", **facts)
+                return sentence("semaphore_is_shared", **facts)
         return ""
 
     def lands(self, equation: JaxprEqn, there: int, view: View) -> None:
@@ -534,19 +541,19 @@ class _Device(Machine):
         mesh, me, line = self.mesh, self.number, _text(equation)
         for end in mesh.ends[there]:
             if not mesh.knows(me, there, end.over) and end.view.meets(view):
-                words = "lands-where-another-lands" if end.lands else "lands-before-it-is-sent"
+                words = "lands_where_another_lands" if end.lands else "lands_before_it_is_sent"
                 facts = dict(there=there, place=view, text=line, other=end.copy.line)
                 self.wrong(equation, words, sender=end.copy.sender, **facts)
         for how, place, epoch, text in mesh.accesses[there].values():
             if not mesh.knows(me, there, epoch) and place.meets(view):
-                words = f"lands-before-it-{how}"
+                words = _LANDS_BEFORE[how]
                 self.wrong(equation, words, there=there, place=view, text=line, other=text)
 
     def _dma_start(self, equation: JaxprEqn, values: _Values) -> _Values:
         parts, device = copy_ends(equation.params["tree"], values)
         source, target, landing, sending = parts
         mesh, me, line = self.mesh, self.number, _text(equation)
-        there = self.there(equation, device, "copies to no such device")
+        there = self.there(equation, device, "copies_to_no_such_device")
         old, same = (self.end(equation, *one) for one in (source, target))
         if equation.params.get("add") or old.shape != same.shape or old.dtype != same.dtype:
             raise UnsupportedError("a copy between two forms")
@@ -564,12 +571,12 @@ class _Device(Machine):
         if old.size:
             mesh.ends[me].append(sends)
             mesh.ends[there].append(lands)
-        array = self.part(equation, *landing, "no such semaphore")
+        array = self.part(equation, *landing, "no_such_semaphore")
         array = array if there == me else self.of(other, *landing)
         told = [lands] if is_remote(equation) else [sends, lands]
         self.arrives(there, array, landing, _Arrival(old.nbytes, clock, time, told))
         if is_remote(equation):
-            array = self.part(equation, *sending, "no such semaphore")
+            array = self.part(equation, *sending, "no_such_semaphore")
             self.arrives(me, array, sending, _Arrival(old.nbytes, clock, time, [sends]))
         if not self.how.late:
             copy.land()
@@ -577,7 +584,7 @@ class _Device(Machine):
 
     def _dma_wait(self, equation: JaxprEqn, values: _Values) -> _Values:
         _, target, (ref, transforms) = copy_parts(equation.params["tree"], values)
-        array = self.part(equation, ref, transforms, "no such semaphore")
+        array = self.part(equation, ref, transforms, "no_such_semaphore")
         return self.takes(equation, array, ref, transforms, taken(*target).nbytes, "bytes")
 
     def takes(
@@ -594,12 +601,12 @@ class _Device(Machine):
     def _signal(self, equation: JaxprEqn, values: _Values) -> _Values:
         ref, transforms, count, device, _ = equation.params["args_tree"].unflatten(values)
         mesh, me = self.mesh, self.number
-        there = self.there(equation, device, "no such device")
+        there = self.there(equation, device, "no_such_device")
         if any(ref is one for one in mesh.barriers.values()):
             array = taken(mesh.barrier(there, self.collective), transforms)
         else:
             other = self.enters(equation, there, "signals")
-            array = self.part(equation, ref, transforms, "no such semaphore")
+            array = self.part(equation, ref, transforms, "no_such_semaphore")
             array = array if there == me else self.of(other, ref, transforms)
         time = mesh.time.now[me] + (HOP_SECONDS if there != me else 0)
         arrival = _Arrival(int(count), mesh.carried(me), time)
@@ -608,7 +615,7 @@ class _Device(Machine):
 
     def _wait(self, equation: JaxprEqn, values: _Values) -> _Values:
         ref, transforms, count, *_ = equation.params["args_tree"].unflatten(values)
-        array = self.part(equation, ref, transforms, "no such semaphore")
+        array = self.part(equation, ref, transforms, "no_such_semaphore")
         return self.takes(equation, array, ref, transforms, int(count), "signals")
 
     def _barrier(self, *_: Any) -> _Values:

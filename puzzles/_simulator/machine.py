@@ -192,9 +192,9 @@ class Machine(NumpyInterpreter):
         if self.flights.flying:
             line = self.flights.flying[0].line
             started = f": it was started in `{line}`" if line else ""
-            self.wrong(None, "copy never waited for", then=started)
+            self.wrong(None, "copy_never_waited_for", then=started)
         if any(self.flights.due.values()):
-            self.wrong(None, "semaphore left signalled")
+            self.wrong(None, "semaphore_left_signalled")
 
     def wrong(
         self, equation: JaxprEqn | None, words: str, kind: str = "hazard", **facts: Any
@@ -213,7 +213,7 @@ class Machine(NumpyInterpreter):
         equation: JaxprEqn,
         ref: np.ndarray,
         transforms: Sequence[Any],
-        words: str = "block of a ref outside",
+        words: str = "block_of_a_ref_outside",
     ) -> np.ndarray:
         """What transforms name of a ref; it must not reach outside, or that is told in `words`."""
         try:
@@ -222,22 +222,22 @@ class Machine(NumpyInterpreter):
             ranges, name = ranges_of(transforms), self.name_of(ref)
             if ranges is not None and len(ranges) == ref.ndim:
                 if any(one is ref for one in self.buffers[: len(self.launch.scalars)]):
-                    words = "scalars outside"
+                    words = "scalars_outside"
                 span = ", ".join(f"{a}" if index else f"{a}:{b}" for a, b, index in ranges)
                 spelt = dict(ref=f"`{name}`" if name else "a ref", name=name or "ref", part=span)
                 self.wrong(equation, words, "out-of-bounds", operand=name, shape=ref.shape, **spelt)
             if any(np.ndim(i) for one in transforms for i in getattr(one, "indices", ())):
                 which = f"`{name}`" if name else "A ref"
-                self.wrong(equation, "indexed with an array", "lowering", operand=name, which=which)
+                self.wrong(equation, "indexed_with_an_array", "lowering", operand=name, which=which)
             raise
 
     def end(self, equation: JaxprEqn, ref: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
         """One end of a copy."""
-        return self.part(equation, ref, transforms, "copy of a ref outside")
+        return self.part(equation, ref, transforms, "copy_of_a_ref_outside")
 
     def semaphore(self, equation: JaxprEqn, ref: np.ndarray, transforms: Sequence[Any]) -> int:
         """What tells it from all others."""
-        return address(self.part(equation, ref, transforms, "no such semaphore"))
+        return address(self.part(equation, ref, transforms, "no_such_semaphore"))
 
     def name_of(self, ref: np.ndarray) -> str | None:
         """The kernel's parameter that a buffer is; None of what the kernel allocates."""
@@ -260,7 +260,7 @@ class Machine(NumpyInterpreter):
         if why := self.flights.forbidden(how, self.view(array, ref, transforms)):
             text = text_of(equation.source_info)
             says = happens(self.ids, f"`{text}`" if text else "the kernel", why)
-            self.wrong(equation, "touched too early", says=says, operand=self.name_of(ref))
+            self.wrong(equation, "touched_too_early", says=says, operand=self.name_of(ref))
 
     def without_rule(self, equation: JaxprEqn, values: Values) -> Values:
         """What NumPy has no rule for, JAX computes by itself."""
@@ -357,7 +357,7 @@ class Machine(NumpyInterpreter):
         at = self.semaphore(equation, ref, transforms)
         self.flights.due[at] -= int(count)
         if self.how is None or self.flights.due[at] < 0:
-            self.wrong(equation, "semaphore never signalled")
+            self.wrong(equation, "semaphore_never_signalled")
         return []
 
     def _nothing(self, equation: JaxprEqn, values: Values) -> Values:

@@ -42,6 +42,16 @@ AFTER_THE_FIRST = "what comes after the first error"
 
 # What a TPU leaves open, and the other way in which it may turn out.
 _OTHER: dict[str, Any] = {"backwards": True, "late": False, "unwritten": "zero"}
+_DEPENDS = {
+    "unwritten": "depends_unwritten",
+    "late": "depends_late",
+    "backwards": "depends_backwards",
+}
+_DEPENDS_IN_A_BLOCK = {
+    "unwritten": "depends_in_a_block_unwritten",
+    "late": "depends_in_a_block_late",
+    "backwards": "depends_in_a_block_backwards",
+}
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,7 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
     why = "" if most is None else f"{total:,} steps were too many: the first {most} stand for all"
     if long := [one for one in first.trails if one.spent]:
         name, step = long[0].launch.name, long[0].cut
-        why = sentence("too many calls", launch=name, calls=FUEL, step=step)
+        why = sentence("too_many_calls", launch=name, calls=FUEL, step=step)
         said = f"the first {FUEL:,} operations of `{name}`"
         if not any(one.carried for one in first.trails):  # nothing that could be compared
             said = ""
@@ -231,19 +241,19 @@ def depends(what: str, where: tuple[RunLog, Observation] | None) -> Finding:
     """What of that a TPU leaves open, and right numbers do not depend on, these do; and where."""
     kind = {"backwards": "parallel", "late": "hazard", "unwritten": "uninitialised"}[what]
     if where is None:
-        return told(kind, f"depends: {what}")
+        return told(kind, _DEPENDS[what])
     trail, carried = where
     facts: dict[str, Any] = dict(launch=trail.launch.name)
     facts |= dict(operand=carried.operand, step=carried.step)
     inputs = {one.name for one in trail.launch.inputs}
     reads = [seen for seen in trail.nans if seen.operand not in inputs] or trail.nans
     if what != "unwritten" or not reads:
-        return told(kind, f"depends in a block: {what}", **facts)
+        return told(kind, _DEPENDS_IN_A_BLOCK[what], **facts)
     read, after = reads[0], dict(carried=carried.operand, after=carried.step)
     name = f"`{read.operand}`" if read.operand else "a scoped buffer"
     if read.operand in inputs:
         name = f"padding beyond the edge of {name}"
     also = [f"`{seen.operand}`" for seen in reads[1:] if seen.operand and not seen.begun]
-    others = sentence("so it is with others", names=" and ".join(also)) if also else ""
+    others = sentence("so_it_is_with_others", names=" and ".join(also)) if also else ""
     facts |= dict(operand=read.operand, step=read.step, line=read.what, name=name, others=others)
-    return told(kind, "depends on what is read", **facts, **after)
+    return told(kind, "depends_on_what_is_read", **facts, **after)

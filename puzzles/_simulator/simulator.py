@@ -81,7 +81,7 @@ def _on_devices(traced: Traced, count: int) -> list[np.ndarray]:
 
 def cannot(error: Exception) -> str:
     """That NumPy does not run a program, and why."""
-    return sentence("not in NumPy", why=str(error) or type(error).__name__)
+    return sentence("not_in_numpy", why=str(error) or type(error).__name__)
 
 
 def foreseen(traced: Traced, rewritten: bool = False) -> Finding | None:
@@ -124,7 +124,7 @@ def _indexed_hbm(equation: JaxprEqn) -> Finding | None:
             if memory_space(ref.aval) in ("any", "hbm"):
                 name = names.get(ref)
                 loads = access.primitive.name in ("get", "masked_load")
-                words = "loaded from HBM" if loads else "stored to HBM"
+                words = "loaded_from_hbm" if loads else "stored_to_hbm"
                 where = dict(launch=launch_name(equation), operand=name)
                 which = f"`{name}`" if name else "A ref in HBM"
                 return told("lowering", words, which=which, **where)

@@ -127,6 +127,36 @@ def test_what_an_author_is_told_has_its_words_and_its_facts() -> None:
     assert set(WORDS["to_author"]) <= there
 
 
+def composed_keys(text: str) -> list[str]:
+    """The calls for a message whose key is put together at run time."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    asking = [
+        c for c in calls if re.search(r"\b(sentence|told|fault|to_author)$", ast.unparse(c.func))
+    ]
+    return [
+        ast.unparse(call)
+        for call in asking
+        if any(isinstance(argument, ast.JoinedStr | ast.BinOp) for argument in call.args)
+    ]
+
+
+def test_a_search_for_the_key_of_a_message_finds_its_code() -> None:
+    package = ROOT / "puzzles"
+    paths = [*package.glob("_*.py"), *package.glob("_*/**/*.py")]
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    written = {
+        str(node.value)
+        for text in texts
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Constant)
+    }
+    keys = {key for table in ("sentences", "faults", "to_author") for key in WORDS[table]}
+    assert [key for key in keys if not key.isidentifier()] == []
+    assert keys - written == set()
+    assert [call for text in texts for call in composed_keys(text)] == []
+    assert composed_keys('sentence(f"{how}_into")\nrules.told("hazard", "read_" + way)') != []
+
+
 def test_a_sentence_in_a_file_is_seen() -> None:
     text = 'def f(name):\n    "This is a docstring."\n    return f"`{name}` is never read."'
     assert [one for one in strings(text) if is_sentence(one)] == ["`X` is never read."]

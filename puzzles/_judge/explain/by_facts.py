@@ -63,7 +63,7 @@ def explains(launches: Sequence[Launch]) -> tuple[str, str] | None:
         filled = {copy.target for copy in launch.copies if copy.times}
         for out in launch.outputs:
             if launch.copies and not out.piped and out.name not in filled:
-                return f"unwritten {out.name}", sentence("no copy goes there", name=out.name)
+                return f"unwritten {out.name}", sentence("no_copy_goes_there", name=out.name)
     return None
 
 
@@ -72,12 +72,12 @@ def garbage(run: Run) -> str | None:
     _, _, wrong = run.mismatch
     if not math.isnan(float(wrong.got)):
         return None
-    return _first_fact(run, "read early") or _first_fact(run, "not stored in all")
+    return _first_fact(run, "read_early") or _first_fact(run, "not_stored_in_all")
 
 
 def undone(run: Run) -> str | None:
     """What a launch never reads or writes, and a buffer that is used in flight."""
-    if (said := _first_fact(run, "never stored", "never used")) is not None:
+    if (said := _first_fact(run, "never_stored", "never_used")) is not None:
         return said
     found = (one for launch in _launches(run) for one in faults_of_copies(launch))
     return next((one.says for one in found if one.kind == "hazard"), None)
@@ -98,9 +98,9 @@ def _first_fact(run: Run, *kinds: str) -> str | None:
         new = [one for one in _facts(launch) if one[0] in kinds and one[:2] not in known]
         for kind, name, facts in new[:1]:
             alike = [f"`{other}`" for word, other, its in new if (word, its) == (kind, facts)]
-            if kind == "read early" and len(alike) > 1:  # one of them is enough, but which?
+            if kind == "read_early" and len(alike) > 1:  # one of them is enough, but which?
                 names = f"{', '.join(alike[:-1])} and {alike[-1]}"
-                return sentence("several read early", names=names, **facts)
+                return sentence("several_read_early", names=names, **facts)
             return sentence(kind, name=name, **facts)
     return None
 
@@ -109,12 +109,12 @@ def _facts(launch: Launch) -> Iterator[tuple[str, str, dict[str, object]]]:
     """What a right kernel seldom does: its sentence, the ref, and other facts of it."""
     seen = launch.touched
     for name, step in sorted(seen.early, key=lambda one: one[1]):
-        yield "read early", name, {"when": launch.when(step)}
+        yield "read_early", name, {"when": launch.when(step)}
     for name, count, total, block, step in seen.unstored:
         facts = {"count": count, "total": total, "block": block, "step": launch.at(step)}
-        yield "not stored in all", name, facts
-    yield from (("never stored", name, {}) for name in seen.unwritten)
-    yield from (("never used", name, {}) for name in seen.unread)
+        yield "not_stored_in_all", name, facts
+    yield from (("never_stored", name, {}) for name in seen.unwritten)
+    yield from (("never_used", name, {}) for name in seen.unread)
 
 
 def nearness(run: Run) -> str | None:
@@ -137,9 +137,9 @@ def like_others(run: Run) -> str | None:
             theirs = np.asarray(value, np.float64)
             scale = np.sqrt(np.mean(np.square(theirs)))
             if np.isfinite(scale) and np.allclose(got, theirs, rtol=1e-5, atol=1e-5 * scale):
-                return sentence("numbers of an argument", name=name)
+                return sentence("numbers_of_an_argument", name=name)
     law = _law(want, got, same)
-    return None if law is None else sentence("every number", law=law)
+    return None if law is None else sentence("every_number", law=law)
 
 
 def _law(want: np.ndarray, got: np.ndarray, same: float) -> str | None:
@@ -155,10 +155,10 @@ def _law(want: np.ndarray, got: np.ndarray, same: float) -> str | None:
     if not got.any():
         return "0"
     if np.allclose(got, factor * want, rtol=0, atol=same * abs(factor) * scale):
-        return sentence("one factor", factor=factor)
+        return sentence("one_factor", factor=factor)
     summand = float(np.median(got - want))
     if np.allclose(got, want + summand, rtol=0, atol=same * min(abs(summand), scale)):
-        return sentence("too large" if summand > 0 else "too small", by=abs(summand))
+        return sentence("too_large" if summand > 0 else "too_small", by=abs(summand))
     return None
 
 
@@ -208,9 +208,9 @@ def block_map(operand: Operand, wrong: np.ndarray) -> str | None:
     plane = bad[tuple(index)]
     marks = ", ".join(":" if isinstance(one, slice) else str(one) for one in index)
     which = f" [{marks}]" if plane.size < bad.size else ""
-    rows = [sentence("map of blocks", name=operand.name, which=which), *_rows(plane)]
+    rows = [sentence("map_of_blocks", name=operand.name, which=which), *_rows(plane)]
     if bad.size > np.prod(np.minimum(plane.shape, _SIDE)):
-        rows.append(sentence("wrong blocks", count=int(bad.sum()), total=bad.size))
+        rows.append(sentence("wrong_blocks", count=int(bad.sum()), total=bad.size))
     return "\n".join(rows)
 
 

@@ -54,7 +54,7 @@ def mistake_on_record(run: Run) -> str | None:
     if found is None:
         return None
     what = "kernel" if puzzle.kernel else "function"
-    said = "all wrong is nan" if only_nan else "known numbers"
+    said = "all_wrong_is_nan" if only_nan else "known_numbers"
     return sentence(said, what=what, mistake=found.name, says=found.says)
 
 
@@ -181,6 +181,14 @@ def _traced(case: Case, mistake: Mistake) -> Traced:
 _wrong = lru_cache(maxsize=512)(mutate)  # a wrong solution, runnable
 
 
+_EXCHANGED = {
+    "replace": "line_exchanged_replace",
+    "delete": "line_exchanged_delete",
+    "insert": "line_exchanged_insert",
+    "append": "line_exchanged_append",
+}
+
+
 def line_exchanged(run: Run) -> str | None:
     """A line or few of the learner's, with others in place of which the numbers are right.
 
@@ -201,10 +209,11 @@ def line_exchanged(run: Run) -> str | None:
                 continue
             text = "\n".join([*mine[:i], *theirs[k:end], *mine[j:]])
             if _right_as(run, name, text):
-                form = "several" if j - i > 1 else "append" if i == len(mine) else how
+                key = _EXCHANGED["append" if i == len(mine) else how]
+                key = "line_exchanged_several" if j - i > 1 else key
                 line = mine[min(i, len(mine) - 1)].strip()
                 more = "line" if j - i == 2 else f"{j - i - 1} lines"
-                return sentence(f"line exchanged: {form}", line=line, more=more)
+                return sentence(key, line=line, more=more)
     return None
 
 

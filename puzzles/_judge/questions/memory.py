@@ -96,14 +96,15 @@ def same_in_simulator(run: Run) -> Finding | None:
         return None
     position, _, wrong = found
     aliased = any(one.outputs[out].piped for one in run.launches for _, out in one.aliases)
-    cause = "aliased" if aliased else "nan" if np.isnan(float(wrong.got)) else "other"
+    nan = np.isnan(float(wrong.got))
+    cause = "nan_in_the_simulator" if nan else "other_in_the_simulator"
     return run.wrong(
         "other-in-simulator",
         index=list(wrong.first),
         which=run.case.which(position),
         got=number_words(wrong.got),
         expected=number_words(wrong.expected),
-        cause=sentence(f"{cause} in the simulator"),
+        cause=sentence("aliased_in_the_simulator" if aliased else cause),
     )
 
 
@@ -120,7 +121,7 @@ def races(run: Run) -> Finding | None:
         try:
             _ = run.flat
         except HazardError as error:
-            title = sentence("unsafe on devices")
+            title = sentence("unsafe_on_devices")
             return run.wrong(rule_of(error.finding), title=title, says=error.finding.words)
     return None
 

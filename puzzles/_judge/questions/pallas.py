@@ -23,5 +23,5 @@ def works_outside(run: Run) -> Finding | None:
         return None
     name, where = outside[0].primitive.name, where_made(outside[0])
     names = ", ".join(f"`{one}`" for one in allowed)
-    more = sentence("allowed here", names=names) if names else ""
+    more = sentence("allowed_here", names=names) if names else ""
     return run.wrong("work-outside", name=name, where=where, more=more)

@@ -39,7 +39,7 @@ def same_form(run: Run) -> Finding | None:
     if shapes != wanted and sorted(shapes) == sorted(wanted):
         expected, got = (" and ".join(map(str, some)) for some in (wanted, shapes))
         return run.wrong("order", expected=expected, got=got)
-    look = sentence("look at the shape") if puzzle.kernel else ""
+    look = sentence("look_at_the_shape") if puzzle.kernel else ""
     for mine, theirs in zip(jax.tree.leaves(out), jax.tree.leaves(want), strict=True):
         mine = mine if hasattr(mine, "shape") else np.asarray(mine)
         for what in ("shape", "dtype"):
@@ -66,7 +66,7 @@ def same_numbers(run: Run) -> Finding | None:
     if (place := run.place) is not None and place.launch.grid:
         block, operand = place.block, place.operand
         holding = np.flatnonzero((operand.blocks == np.asarray(block)).all(axis=1))
-        held = "held last" if len(holding) else "held by none"
+        held = "held_last" if len(holding) else "held_by_none"
         step = place.launch.at(holding[-1]) if len(holding) else None
         said = sentence(held, block=block, name=operand.name, step=step)
     return run.wrong(
@@ -85,4 +85,4 @@ def _place(run: Run, index: tuple[int, ...]) -> str:
     """The index of an element; with several devices, the device and the index there."""
     if not run.puzzle.axes:
         return str(list(index))
-    return sentence("element of a device", device=index[0], index=list(index[1:]))
+    return sentence("element_of_a_device", device=index[0], index=list(index[1:]))

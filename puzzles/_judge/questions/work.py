@@ -87,7 +87,7 @@ def audit(run: Run) -> Finding | None:
     known = {"args": lambda: run.case.args, "wire": lambda: run.played.wire}
     extra = {name: give() for name, give in known.items() if name in parameters}
     # Where only a launch's plan was written, the numbers are no matter.
-    title = sentence("not what is asked") if puzzle.launches else None
+    title = sentence("not_what_is_asked") if puzzle.launches else None
     made, wanted = sum(one.times or 0 for one in run.launches), len(parameters) - len(extra)
     if made != wanted or len(run.launches) != wanted:
         return run.wrong("launches", title=title, name=puzzle.name, made=made, wanted=wanted)
