@@ -22,13 +22,16 @@ from puzzles._draw import (
     BLUE,
     FAINT,
     GREEN,
+    GREY,
     VERMILLION,
     bar,
     block_squares,
     card,
-    code,
+    fold,
     paragraph,
     source,
+    strip_page,
+    track,
 )
 from puzzles._judge import Verdict, is_function, judge, unwrap
 from puzzles._ladders import UnknownPuzzleError, find, ladder_module, ladders
@@ -36,7 +39,7 @@ from puzzles._launch import trace_call
 from puzzles._program import over_mesh
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_html
-from puzzles._rules import address, sentence
+from puzzles._rules import RULES, address, sentence
 from puzzles._simulator import HazardError, Semantics, run_devices
 
 _hinted: dict[str, int] = {}
@@ -79,9 +82,10 @@ def check(fn: Callable, seed: int | None = None) -> Verdict | None:
         return _nothing_judged(our_bug("the checker itself"))
     if verdict.passed:
         _passed[verdict.puzzle] = fn
-        unkept = _progress.add(verdict.puzzle) or ""
-        line = f"{_progress_line(verdict.puzzle)} {unkept}".strip()
-        verdict = dataclasses.replace(verdict, notes=(*verdict.notes, line))
+        first = not _progress.solved()
+        unsaved = _progress.add(verdict.puzzle)
+        lines = _milestone(verdict.puzzle, first), _progress_line(verdict.puzzle), unsaved
+        verdict = dataclasses.replace(verdict, notes=(*verdict.notes, *filter(None, lines)))
     verdict = _just_shown = _Shown(**vars(verdict))
     display(str(verdict), verdict_page(verdict))
     if not verdict.passed and _strict():
@@ -90,31 +94,67 @@ def check(fn: Callable, seed: int | None = None) -> Verdict | None:
 
 
 def verdict_page(verdict: Verdict) -> str:
-    """The HTML of a verdict."""
-    colour = GREEN if verdict.passed else VERMILLION
-    if verdict.stage == "unsolved":
-        colour = "#888888"
-    faint = "margin-top:4px;opacity:.8"
-    parts = [f"<b>{html.escape(verdict.headline)}</b>"]
-    for text in filter(None, (verdict.first, verdict.diagnosis, verdict.says, verdict.receipt)):
-        parts.append(f"<div style='margin-top:4px'>{code(text)}</div>")
+    """The HTML of a verdict: a card, with the learner's own launch below it."""
+    colour = GREEN if verdict.passed else GREY if verdict.stage == "unsolved" else VERMILLION
+    words = filter(None, (verdict.first, verdict.diagnosis, verdict.says, verdict.receipt))
+    parts = [paragraph(text) for text in words]
     if verdict.picture:
-        caption = verdict.picture.replace(" (. right, x wrong)", ", right and wrong")
-        parts.append(block_squares(caption))
-    parts += (f"<div style='{faint}'>{code(text)}</div>" for text in verdict.notes)
-    if verdict.is_a_fault:
-        where = f"href='{address(verdict.rule)}' target='_blank' style='color:inherit'"
-        link = f"<a {where}>{verdict.rule}</a>"
-        parts.append(f"<div style='{faint}'>What this rule means: {link}</div>")
-    if verdict.details:
+        legend = " (. right, x wrong)", ", right and wrong"
+        parts.append(block_squares(verdict.picture.replace(*legend)))
+    parts += (paragraph(text, FAINT) for text in verdict.notes)
+    if verdict.rule and RULES[verdict.rule].story:
+        link = f'<a href="{address(verdict.rule)}" target="_blank" style="color:inherit">'
         parts.append(
-            "<details style='margin-top:4px'><summary style='opacity:.8'>details</summary>"
-            f"{receipt_html(verdict.details)}</details>"
+            f'<div style="margin-top:4px;{FAINT}">Read more: {link}{verdict.rule}</a></div>'
         )
-    return (
-        f"<div style='border-left:4px solid {colour};padding:4px 0 4px 12px;"
-        f"max-width:56em'>{''.join(parts)}</div>"
-    )
+    if verdict.passed:
+        parts += [_ahead(verdict.puzzle), _other_answers(verdict.puzzle)]
+    if verdict.details:
+        parts.append(fold("what it costs", receipt_html(verdict.details)))
+    parts.append(strip_page(verdict.launches, moving=verdict.passed))
+    return card(colour, verdict.headline, parts)
+
+
+def _ahead(name: str) -> str:
+    """The ladder as a row of dots, and a link to the next puzzle."""
+    names = tuple(ladder_module(find(name).ladder).RUNGS)
+    solved = [each in _progress.solved() for each in names]
+    here = names.index(name)
+    left = _left(names[here + 1 :] + names[:here])
+    link = f" Next: {_link(left[0])}" if left else ""
+    return f'<div style="margin-top:6px">{track(solved, here)}{link}</div>'
+
+
+def _other_answers(name: str) -> str:
+    """Up to three alternatives of the puzzle's record, folded; "" if there are none."""
+    puzzle = find(name)
+    shown = [
+        paragraph(f"A solution that {other.name}:") + source(_solution_of(other.apply(puzzle.text)))
+        for other in puzzle.alternatives[:3]
+    ]
+    return fold(sentence("other_answers", count=len(shown)), "".join(shown)) if shown else ""
+
+
+def _solution_of(text: str) -> str:
+    """The cells of a puzzle's text that hold a gap, filled in."""
+    cells = [body for _, body in _regions.split_cells(text) if _regions.BEGIN in body]
+    return "\n".join(_regions.without_marks(cell).strip() for cell in cells)
+
+
+def _milestone(name: str, first: bool) -> str:
+    """A sentence if this pass is the first, or completes a part or a ladder; otherwise ""."""
+    module = ladder_module(find(name).ladder)
+    names, parts = tuple(module.RUNGS), getattr(module, "PARTS", {})
+    if not _left(names):
+        return sentence("ladder_complete", count=len(names), title=module.TITLE)
+    begins = [n for n, each in enumerate(names) if each in parts]
+    here = names.index(name)
+    start = max((n for n in begins if n <= here), default=0)
+    end = min((n for n in begins if n > here), default=len(names))
+    if begins and not _left(names[start:end]):
+        title = parts.get(names[start], "").splitlines()[0].lstrip("# ")
+        return sentence("part_complete", part=title)
+    return sentence("first_pass") if first else ""
 
 
 def _strict() -> bool:
@@ -227,8 +267,7 @@ def solution(fn: Callable | str) -> None:
     except UnknownPuzzleError as error:
         say(str(error))
         return
-    cells = [body for _, body in _regions.split_cells(puzzle.text) if _regions.BEGIN in body]
-    code = "\n".join(_regions.without_marks(cell).strip() for cell in cells)
+    code = _solution_of(puzzle.text)
     why = " ".join(puzzle.explain.split())
     title = f"One solution of {puzzle.name}"
     page = card(BLUE, title, [source(code), paragraph(f"Why it works: {why}")])

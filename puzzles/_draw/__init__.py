@@ -8,12 +8,12 @@ Timelines, verdicts and the diagrams of the notebooks share the rest: palette an
 
 from __future__ import annotations
 
-from puzzles._draw.cards import FAINT, bar, card, fold, paragraph, source
+from puzzles._draw.cards import FAINT, bar, card, fold, paragraph, source, track
 from puzzles._draw.copies import copies_strip
 from puzzles._draw.data import walk_data
 from puzzles._draw.filmstrip import Still, film
 from puzzles._draw.frames import mark_rules, marks_in
-from puzzles._draw.page import block_squares, plot_svg, walk_page
+from puzzles._draw.page import block_squares, plot_svg, strip_page, walk_page
 from puzzles._draw.palette import (
     BLUE,
     GREEN,

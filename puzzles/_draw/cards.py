@@ -10,7 +10,7 @@ import html
 import io
 import keyword
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from puzzles._draw.palette import BLUE, GREEN, MONO, code
 
@@ -55,6 +55,25 @@ def bar(done: int, total: int) -> str:
         f'border-radius:4px;overflow:hidden;vertical-align:middle" role="img" '
         f'aria-label="{done} of {total}"><span style="display:block;height:100%;'
         f'width:{share:.1f}%;background:{GREEN}"></span></span>'
+    )
+
+
+def track(solved: Sequence[bool], at: int) -> str:
+    """A ladder as a row of dots, filled if solved; dot `at` grows into place."""
+    step, high = 16, 20
+    dots = []
+    for n, done in enumerate(solved):
+        x = step * n + 10
+        fill = GREEN if done else "none"
+        grow = '<animate attributeName="r" values="0;9;5" dur="1.2s" repeatCount="1"/>' * (n == at)
+        dots.append(
+            f'<circle cx="{x}" cy="10" r="5" fill="{fill}" stroke="currentColor">{grow}</circle>'
+        )
+    line = f'<path d="M10 10H{step * len(solved) - 6}" stroke="currentColor" stroke-opacity=".4"/>'
+    width = step * len(solved) + 4
+    return (
+        f'<svg width="{width}" height="{high}" viewBox="0 0 {width} {high}" style="max-width:100%" '
+        f'role="img" aria-label="{sum(solved)} of {len(solved)} solved">{line}{"".join(dots)}</svg>'
     )
 
 

@@ -10,24 +10,54 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from puzzles._draw.copies import copies_section
-from puzzles._draw.data import Data
+from puzzles._draw.copies import copies_section, copies_strip
+from puzzles._draw.data import Data, walk_data
 from puzzles._draw.frames import Frames, each, faults, key, piece, script, style
 from puzzles._draw.iterations import map_of, product_of
 from puzzles._draw.operand import list_panel, moving_panel, still_panel
 from puzzles._draw.palette import BLUE, cell, plural, rect, text, text_width
 from puzzles._draw.panel import views
 from puzzles._draw.words import summary, title, working
+from puzzles._launch import Launch
 from puzzles._rules import sentence
 
 _HIGH, _LOW = 14.0, 4.0  # of bars in the strip
 _EACH = 22.0  # pixels from one square to the next: a number of three digits has room
 _CELLS = {".", "x"}
+_STRIPS, _STRIP_STEPS = 2, 64  # launches, and steps of each, under a verdict at most
+_MOMENT = 26.0  # pixels of a phase in a strip
 
 
 def walk_page(walks: list[Data]) -> str:
     """The timelines of several launches, one below the other. Equal data give equal bytes."""
     return f"<style>{style()}</style>{''.join(map(_walk, walks))}<script>{script()}</script>"
+
+
+def strip_page(launches: Sequence[Launch], moving: bool = False) -> str:
+    """A strip of one line for each launch, from which its timeline opens; "" if it is too long.
+
+    moving: reveal the strip step by step, once.
+    """
+    pages = []
+    for launch in launches[:_STRIPS]:
+        if not 1 < launch.steps <= _STRIP_STEPS and not launch.copies:
+            continue
+        data = walk_data(launch)
+        if data["copies"] and data["copies"].moments and data["kept"] == 1:
+            strip, width, height = copies_strip(data["copies"], 0.0, _MOMENT)
+            drawn = piece("strip of copies", width=width, height=height, picture=strip)
+        else:
+            drawn = piece("strip of steps", rows=_rows(data)[1])
+        classes = "pz-mini pz-reveal" if moving else "pz-mini"
+        name = f"{launch.name}: {plural(launch.steps, 'step', 'steps')}"
+        summary = piece("summary of a strip", name=html.escape(name), classes=classes, strip=drawn)
+        pages.append(f"<details><summary>{summary}</summary>{_walk(data)}</details>")
+    if not pages:
+        return ""
+    content = "".join(pages)
+    return (
+        f'<style>{style()}</style><div class="pz-strips">{content}</div><script>{script()}</script>'
+    )
 
 
 def _walk(data: Data) -> str:
@@ -109,6 +139,14 @@ def _strip(data: Data) -> str:
 
     Labels are on the left; slider, rows and cursor on the right have one width.
     """
+    names, rows = _rows(data)
+    labels = "".join(f'<div title="{name}">{name}</div>' for name in names)
+    words = sentence("pipeline_of_blocks") if data["kept"] > 1 else ""
+    return piece("strip", labels=labels, columns=data["kept"] + 2, rows=rows, pipeline=words)
+
+
+def _rows(data: Data) -> tuple[list[str], str]:
+    """The names of the rows of a strip, and the rows as SVG."""
     groups: dict[tuple[str, tuple[bool, ...]], list[str]] = {}  # operands that move alike
     for operand in data["operands"]:
         if "count" in operand:
@@ -120,9 +158,7 @@ def _strip(data: Data) -> str:
         rows += _row(moves, *kinds, late=1 if role == "output" else -1)
     names.append("dots" if data["unit"] else "body")
     rows += _row([work > 0 for work in data["work"]], "work", "skipped")
-    labels = "".join(f'<div title="{name}">{name}</div>' for name in names)
-    words = sentence("pipeline_of_blocks") if data["kept"] > 1 else ""
-    return piece("strip", labels=labels, columns=data["kept"] + 2, rows=rows, pipeline=words)
+    return names, rows
 
 
 def _row(moves: Sequence[bool], high: str, low: str, late: int = 0) -> str:

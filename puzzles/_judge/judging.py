@@ -172,6 +172,7 @@ def _told(answer: Answer, run: Run | None, found: Finding) -> Verdict:
         title=found.title or rule.title,
         first=sentence("look_first", says=parts["first"]) if "first" in parts else None,
         rule=found.rule,
+        launches=vars(run).get("launches", ()) if isinstance(run, Run) else (),
     )
 
 

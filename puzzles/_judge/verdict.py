@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from puzzles._compile import CHIPS
 from puzzles._judge.answer import Answer
 from puzzles._judge.cost import Cost
 from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import on_tpu
+from puzzles._launch import Launch
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import (
     amount,
@@ -23,7 +24,7 @@ from puzzles._receipt import (
     times,
     wait_seconds,
 )
-from puzzles._rules import address, sentence, title_of
+from puzzles._rules import RULES, address, sentence, title_of
 
 _CHIP = CHIPS["v5e"]
 
@@ -37,6 +38,7 @@ class Verdict:
     its parts, to be unfolded. notes: more lines, such as progress. seed: what drew the fresh case,
     where that is the case that failed. title: in place of the stage's own. first: what may explain
     all of it, to be read before the rest. rule: what decided, a name in `RULES`; empty on a pass.
+    launches: the answer's launches on the case that decided; () if there is nothing to draw.
     """
 
     passed: bool
@@ -53,6 +55,7 @@ class Verdict:
     title: str | None = None
     first: str | None = None
     rule: str = ""
+    launches: tuple[Launch, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def headline(self) -> str:
@@ -63,18 +66,13 @@ class Verdict:
 
     def __str__(self) -> str:
         parts = [self.first, self.diagnosis, self.says, self.picture, self.receipt, *self.notes]
-        if self.is_a_fault:
+        if self.rule and RULES[self.rule].story:
             parts.append(f"Rule `{self.rule}`: {address(self.rule)}")
         body = "\n".join(_indent(part) for part in parts if part)
         folded = f"\n\n{_indent(self.details)}" if self.details else ""
         return f"{self.headline}\n{body}{folded}"
 
     __repr__ = __str__  # what a notebook keeps as plain text
-
-    @property
-    def is_a_fault(self) -> bool:
-        """Whether a rule is broken, and not only a gap left open."""
-        return bool(self.rule) and self.stage != "unsolved"
 
 
 def _indent(text: str) -> str:
@@ -92,6 +90,7 @@ def passed(answer: Answer) -> Verdict:
         receipt=cost,
         details=details,
         notes=tuple(_remarks(answer, details)),
+        launches=answer.runs[0].launches,
     )
 
 

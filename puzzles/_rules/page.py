@@ -34,7 +34,6 @@ def rules_page(record: Iterable[Path]) -> str:
 
 def _section(name: str, rule: Rule, example: tuple[str, str] | None) -> Iterator[str]:
     yield f"\n### {name}\n\n**Asks:** {rule.asks}.\n\n{rule.means}\n\n**Try:** {rule.remedy}\n"
-    yield f"\n**Since:** version {rule.since}.\n"
     if example is not None:
         rung, mistake = example
         yield f"\n**An answer that breaks it:** in `{rung}`, one that {mistake}.\n"

@@ -70,11 +70,15 @@ def title_of(stage: str) -> str:
 
 @dataclass(frozen=True)
 class Rule:
-    """stage: of a verdict, or "examine". asks: what has to hold. means: what it is on a TPU that it
-    protects from. remedy: what to try. why: why it stays though it decides nothing. says: what an
-    answer is told that breaks it, its facts in braces. forms: by name, what it says otherwise.
-    title: the headline, in place of the stage's. since: the version of this package that named it
-    first; rules have had names since 0.3."""
+    """One way in which an answer can be wrong.
+
+    stage: of a verdict, or "examine". asks: the requirement.
+    means: the consequence on a TPU of breaking the rule. remedy: the advice.
+    why: the reason to keep a rule that decides no known mistake.
+    says: the message, with facts in braces. forms: other messages, by name.
+    title: the headline; None for the stage's own.
+    story: True if the rule's page says more than a verdict, which then links to it.
+    """
 
     stage: str
     asks: str
@@ -84,7 +88,7 @@ class Rule:
     says: str = "{says}"  # what another program or the author of a rung has said
     forms: Mapping[str, str] = field(default_factory=dict)
     title: str | None = None
-    since: str = "0.3"
+    story: bool = False
 
 
 RULES = {name: Rule(**row) for name, row in _read("rules").items()}

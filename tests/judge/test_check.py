@@ -15,7 +15,7 @@ from launched import call
 from learner import Notebook, solved
 
 import puzzles
-from puzzles import _check
+from puzzles import _check, _ladders, _progress
 from puzzles._check import verdict_page
 from puzzles._judge import judge
 from puzzles._judge.questions import memory
@@ -101,7 +101,7 @@ def test_a_part_that_is_not_filled_in_yet_is_named(capsys: pytest.CaptureFixture
     notebook.run(whole[: there[0]] + starter[slice(*first)] + whole[there[1] :])
     verdict = puzzles.check(notebook["moe_layer"])
     assert verdict.stage == "unsolved"
-    assert "Fill in `grouped_backward` where it says YOUR CODE HERE" in _says(capsys)
+    assert "Fill in `grouped_backward` at YOUR CODE HERE" in _says(capsys)
 
 
 @pytest.mark.parametrize(
@@ -246,3 +246,35 @@ def test_html_says_what_the_text_says(notebook: Notebook) -> None:
     assert "x_ref[...] < y_ref" not in page
     for word in ("vector_add", "raises"):
         assert word in page
+
+
+def test_a_pass_shows_the_learners_launch_the_ladder_and_other_answers(monkeypatch) -> None:
+    monkeypatch.setattr(_progress, "_solved", set())
+    verdict = puzzles.check(puzzles.find("vector_add").solution)
+    page = _check.verdict_page(verdict)
+    assert "pz-mini pz-reveal" in page
+    assert "pz-walk" in page
+    assert page.count("A solution that ") == 3
+    assert "Your first kernel passes." in verdict.notes
+    assert '<a href="#1.-add_ten' not in page  # the next puzzle comes after this one
+    assert ">add_reversed_blocks</a>" in page
+
+
+def test_a_refusal_shows_the_learners_launch(monkeypatch) -> None:
+    puzzle = puzzles.find("vector_add")
+    verdict = puzzles.check(puzzles.mutate(puzzle, puzzle.mistake("adds x to itself")))
+    page = _check.verdict_page(verdict)
+    assert "your launch, vector_add_kernel: 4 steps" in page
+    assert "pz-mini pz-reveal" not in page
+    assert "A solution that" not in page
+
+
+def test_the_end_of_a_part_and_of_a_ladder_are_celebrated(monkeypatch) -> None:
+    module = _ladders.ladder_module("basics")
+    names = list(module.RUNGS)
+    last_of_part = names[names.index("tiled_matmul") - 1]
+    monkeypatch.setattr(_progress, "_solved", {*names[: names.index("tiled_matmul")]})
+    assert _check._milestone(last_of_part, first=False).startswith("Part I: ")
+    assert _check._milestone("tiled_matmul", first=False) == ""
+    monkeypatch.setattr(_progress, "_solved", {*names})
+    assert _check._milestone("row_sum", first=False).startswith(f"All {len(names)} puzzles")

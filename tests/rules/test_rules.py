@@ -38,13 +38,14 @@ def test_every_kind_of_finding_is_a_rule_with_its_section_on_the_page() -> None:
     assert address("hazard").endswith(f"{PAGE}#hazard")
 
 
-def test_a_verdict_leads_to_its_rule_and_an_open_gap_to_none() -> None:
+def test_a_verdict_links_to_its_rule_only_if_the_rule_has_a_story() -> None:
     wrong = Verdict(False, "memory", "It is read too early.", rule="hazard")
     assert f"Rule `hazard`: {address('hazard')}" in str(wrong)
-    assert f"href='{address('hazard')}'" in verdict_page(wrong)
-    left = Verdict(False, "unsolved", "Fill it in.", rule="untouched")
-    assert "Rule" not in str(left)
-    assert "href" not in verdict_page(left)
+    assert f'href="{address("hazard")}"' in verdict_page(wrong)
+    for rule in ("untouched", "numbers", "raises"):
+        plain = Verdict(False, RULES[rule].stage, "Fill it in.", rule=rule)
+        assert "Rule" not in str(plain)
+        assert "href" not in verdict_page(plain)
 
 
 @pytest.mark.parametrize("name", ["exceptions", "mosaic", "libtpu"])
