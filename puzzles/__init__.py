@@ -4,13 +4,14 @@ Learners: `from puzzles import check, checked, hint, solution, show, receipt, pr
 and `on_devices` for kernels on several chips.
 Authors: `Puzzle`, `Record`, `Mistake`, `Alternative`, `find`, `ladder`, `ladders`, `judge`,
 `mutate`, `trace`, `rng`, `array`.
-For kernels of your own: `examine`, `examining`, `sweep`.
+For kernels of your own: `examine`, `examining`, `sweep`, `CHIPS`.
 Importing this package starts no JAX backend.
 """
 
 from __future__ import annotations
 
 from puzzles._check import check, checked, hint, on_devices, progress, solution
+from puzzles._compile import CHIPS
 from puzzles._examine import Examination, examine
 from puzzles._examine import every_launch as examining
 from puzzles._jax import compile_quickly
@@ -25,6 +26,7 @@ from puzzles._show import estimated_cycles, plot, receipt, show, sweep
 __version__ = "0.3.0.dev0"
 
 __all__ = [
+    "CHIPS",
     "INTERPRET",
     "Alternative",
     "Copy",

@@ -20,7 +20,7 @@ from puzzles._check import described, display, find_for, our_bug, say
 from puzzles._compile import CHIPS, NoEstimateError, lowered
 from puzzles._compile import estimated_cycles as cycles_by_libtpu
 from puzzles._draw import plot_svg, walk_data, walk_page, walk_text
-from puzzles._judge import Code, is_function, told
+from puzzles._judge import Code, is_function, message_of
 from puzzles._ladders import UnknownPuzzleError
 from puzzles._launch import Launch, Traced, nothing_launched, trace, trace_call
 from puzzles._program import UnreadableError
@@ -163,7 +163,7 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
         left = None if puzzle is None else Code(puzzle, fn).gap
         if left:
             raise UnreadableError(sentence("no_launch_yet", name=left[0])) from None
-        raise UnreadableError(told(error)) from None
+        raise UnreadableError(message_of(error)) from None
     if not launches:
         raise UnreadableError(nothing_launched(traced) if traced else "it configures no launch")
     return launches, traced

@@ -22,8 +22,7 @@ from puzzles._compile import (
 from puzzles._examine.examination import Examination
 from puzzles._examine.ignores import without_ignored
 from puzzles._examine.inner import revisited_inside
-from puzzles._judge import equations_outside, unwrap
-from puzzles._judge import told as words_of
+from puzzles._judge import equations_outside, message_of, unwrap
 from puzzles._launch import (
     ERROR,
     NOTE,
@@ -81,7 +80,7 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
     except UnreadableError as error:
         return Examination(name, unread=str(error))
     except Exception as error:
-        return Examination(name, unread=words_of(error))
+        return Examination(name, unread=message_of(error))
     if not launches:
         return Examination(name, unread=nothing_launched(traced))
     work = _Examination(traced, launches, chips)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from puzzles._judge.case import Case, cases, execute, fresh_case, fresh_cases
 from puzzles._judge.costs import at_scale, traced_for
-from puzzles._judge.exceptions import told
+from puzzles._judge.exceptions import message_of
 from puzzles._judge.judging import judge, judge_fresh
 from puzzles._judge.numbers import largest_error, tolerance_of
 from puzzles._judge.origin import equations_outside

@@ -53,10 +53,10 @@ def learners_code(label: str) -> Iterator[None]:
 
 def raised(error: Exception, label: str) -> Finding:
     """What the learner's exception says."""
-    return Finding("raises", {"says": told(error)}, label)
+    return Finding("raises", {"says": message_of(error)}, label)
 
 
-def told(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """The learner's exception: their line, the gist, the remedy where we know one."""
     if isinstance(error, LoopLimitError):
         return str(error)

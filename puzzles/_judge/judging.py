@@ -123,12 +123,12 @@ def _refused(
         warnings.simplefilter("ignore")
         found = unsolved.untouched(answer.code)
         if found is not None:
-            return _told(answer, None, found)
+            return _verdict_of(answer, None, found)
         run, found = first_finding(answer, questions)
         if found is None:
             return None
         left = unsolved.left_open(answer.code)
-        return _told(answer, run, found) if left is None else _told(answer, None, left)
+        return _verdict_of(answer, None, left) if left else _verdict_of(answer, run, found)
 
 
 def first_finding(
@@ -147,7 +147,7 @@ def first_finding(
     return None, None
 
 
-def _told(answer: Answer, run: Run | None, found: Finding) -> Verdict:
+def _verdict_of(answer: Answer, run: Run | None, found: Finding) -> Verdict:
     """A finding as a verdict, with what explains it, and how to meet its case again."""
     puzzle, rule = answer.puzzle, RULES[found.rule]
     parts, seed, notes = {}, None, []

@@ -108,7 +108,7 @@ def _receipt(answer: Answer) -> tuple[str | None, str | None]:
         last = answer.runs[-1]
         if not last.launches:
             return None, None
-        details = f"{receipt_text(last.launches, title=last.label)}\n{sentence('no kernel')}"
+        details = f"{receipt_text(last.launches, title=last.label)}\n{sentence('no_kernel')}"
         return line(puzzle, last.label, Cost(last.launches, ())), details
     ran = (
         f"values on {len(answer.runs)} case{'s' * (len(answer.runs) > 1)}",

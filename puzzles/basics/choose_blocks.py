@@ -93,8 +93,7 @@ import dataclasses
 
 import numpy as np
 
-from puzzles import Launch, Puzzle
-from puzzles._compile import CHIPS
+from puzzles import CHIPS, Launch, Puzzle
 
 
 def make_inputs(key, M, K, N, mebibytes):

@@ -9,8 +9,7 @@ from typing import Any
 
 import jax
 
-from puzzles import Launch
-from puzzles._launch import Operand
+from puzzles import Launch, Operand
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,16 @@ def composed_keys(text: str) -> list[str]:
     ]
 
 
+def unknown_keys(text: str, keys: set[str]) -> list[str]:
+    """The calls for a message that the tables do not have."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    first = {"sentence": 0, "to_author": 0, "fault": 0, "told": 1, "problem": 1}
+    named = [(call, first.get(ast.unparse(call.func).split(".")[-1], 9)) for call in calls]
+    asked = [(call, call.args[n]) for call, n in named if n < len(call.args)]
+    literal = [(call, key) for call, key in asked if isinstance(key, ast.Constant)]
+    return [ast.unparse(call) for call, key in literal if key.value not in keys]
+
+
 def test_a_search_for_the_key_of_a_message_finds_its_code() -> None:
     package = ROOT / "puzzles"
     paths = [*package.glob("_*.py"), *package.glob("_*/**/*.py")]
@@ -155,6 +165,8 @@ def test_a_search_for_the_key_of_a_message_finds_its_code() -> None:
     assert [key for key in keys if not key.isidentifier()] == []
     assert keys - written == set()
     assert [call for text in texts for call in composed_keys(text)] == []
+    assert [call for text in texts for call in unknown_keys(text, keys)] == []
+    assert unknown_keys("f\"{sentence('no such key')}\"", keys) != []
     assert composed_keys('sentence(f"{how}_into")\nrules.told("hazard", "read_" + way)') != []
 
 
