@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import re
 import subprocess
@@ -20,7 +21,7 @@ from puzzles._compile import messages
 from puzzles._compile.chips import CHIPS
 from puzzles._jax import is_key, key_bits, keys_of
 from puzzles._launch import Traced, as_function
-from puzzles._program import as_tpu, kernel_calls
+from puzzles._program import as_tpu, axes_around_kernels, kernel_calls
 
 INSTALL_LIBTPU = f'pip install "jax[tpu]=={jax.__version__}" flatbuffers'
 
@@ -104,8 +105,10 @@ class Compiler:
             except Exception as error:
                 refused = messages.lowering(error, traced.jaxpr)
                 return dict.fromkeys(chips, (number, refused.words))
+            axes = axes_around_kernels(traced.jaxpr.jaxpr)
             kernels = sum(1 for _ in kernel_calls(traced.jaxpr.jaxpr))
-            programs.setdefault(exported, (number, {"program": exported, "kernels": kernels}))
+            request = {"program": exported, "kernels": kernels, "devices": math.prod(axes.values())}
+            programs.setdefault(exported, (number, request))
         return {chip: self._first_refused(chip, list(programs.values())) for chip in chips}
 
     def _first_refused(

@@ -222,14 +222,13 @@ class _Examination:
         if not has_libtpu():
             self.not_looked.append(f"compile: libtpu is not installed: {INSTALL_LIBTPU}")
             return
-        here = [n for n, one in enumerate(self.each) if n not in self.refused and not speaks(one)]
-        if self.speaking:
-            self.not_looked.append("compile: kernels that speak to other devices")
+        here = [n for n, one in enumerate(self.each) if n not in self.refused]
+        programs = [self.traced] if self.speaking else [self.each[n] for n in here]
         if not here:
             return
         try:
             with Compiler() as compiler:
-                found = list(compiled([self.each[n] for n in here], compiler, self.chips))
+                found = list(compiled(programs, compiler, self.chips))
         except CompilerMissingError as error:
             self.not_looked.append(f"compile: {error}")
             return

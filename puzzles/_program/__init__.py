@@ -46,7 +46,12 @@ from puzzles._program.jaxprs import (
     visited,
     with_interpret,
 )
-from puzzles._program.mapped import abstract_mesh, over_axes, over_mesh
+from puzzles._program.mapped import (
+    axes_around_kernels,
+    mesh_axes,
+    over_axes,
+    over_mesh,
+)
 from puzzles._program.numpy_rules import bitcast, narrow
 from puzzles._program.run import (
     ProgramInterpreter,

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
-from puzzles._jax import abstract_device, mesh_with
+from puzzles._jax import Jaxpr, JaxprEqn, abstract_device, mesh_with
+from puzzles._program.jaxprs import PALLAS_CALL, visited
 
 V5E = {"device_kind": "TPU v5 lite", "num_cores": 1, "platform": "tpu"}
 
@@ -68,3 +69,20 @@ def over_axes(fn: Callable, axes: Mapping[str, int], shared: Collection[int] = (
         return jax.tree.map(lambda y: y.reshape(-1, *y.shape[len(sizes) :]), out)
 
     return mapped
+
+
+def mesh_axes(equation: JaxprEqn) -> dict[str, int]:
+    """The names and lengths of the axes that a `shard_map` maps over."""
+    mesh = equation.params["mesh"]
+    manual = equation.params.get("manual_axes", mesh.axis_names)
+    return {name: mesh.shape[name] for name in mesh.axis_names if name in manual}
+
+
+def axes_around_kernels(jaxpr: Jaxpr) -> dict[str, int]:
+    """The axes of the first `shard_map` around a kernel; empty if there is none."""
+    for equation, path in visited(jaxpr):
+        if equation.primitive.name == PALLAS_CALL:
+            for around in path:
+                if around.primitive.name == "shard_map":
+                    return mesh_axes(around)
+    return {}

@@ -20,12 +20,12 @@ import numpy as np
 from puzzles._jax import JaxprEqn, close, compiler_param, copy_ends, copy_parts, is_remote
 from puzzles._launch import Launch, Traced, View, taken, text_of, when
 from puzzles._program import (
-    PALLAS_CALL,
     ProgramInterpreter,
     UnsupportedError,
+    axes_around_kernels,
     equations,
+    mesh_axes,
     single,
-    visited,
 )
 from puzzles._rules import sentence
 from puzzles._simulator.machine import Machine
@@ -81,13 +81,8 @@ def run_devices(
 
 
 def on_mesh(traced: Traced) -> dict[str, int]:
-    """The axes of the first `shard_map` around a kernel; empty if there is none."""
-    for equation, path in visited(traced.jaxpr.jaxpr):
-        if equation.primitive.name == PALLAS_CALL:
-            for one in path:
-                if one.primitive.name == "shard_map":
-                    return mesh_axes(one)
-    return {}
+    """The axes of the mesh around the kernels; empty on one device."""
+    return axes_around_kernels(traced.jaxpr.jaxpr)
 
 
 def schedules(count: int) -> Iterator[tuple[Semantics, int | None]]:
@@ -96,13 +91,6 @@ def schedules(count: int) -> Iterator[tuple[Semantics, int | None]]:
     for slowest in range(count):
         late = slowest % 2 == 1
         yield Semantics(late=late, unwritten="nan" if late else "zero"), slowest
-
-
-def mesh_axes(equation: JaxprEqn) -> dict[str, int]:
-    """The names and lengths of the axes that a `shard_map` maps over."""
-    mesh = equation.params["mesh"]
-    manual = equation.params.get("manual_axes", mesh.axis_names)
-    return {name: mesh.shape[name] for name in mesh.axis_names if name in manual}
 
 
 class _Program(ProgramInterpreter):

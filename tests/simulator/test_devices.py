@@ -112,3 +112,13 @@ def test_the_shell_gives_a_kernel_that_speaks_its_devices(tmp_path: Path) -> Non
     assert [one.kind for one in report.findings] == ["hazard"], report.text
     assert "has not waited for its end" in report.findings[0].says
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_jax_all_gather_is_only_warned_of_its_shared_semaphore(count: int) -> None:
+    from jax.experimental.pallas.ops.tpu import all_gather
+
+    gather = functools.partial(all_gather.all_gather, mesh=launches.mesh(count), axis_name="x")
+    found = examine(gather, jax.ShapeDtypeStruct((count * 16, 128), jnp.float32))
+    assert [one.severity for one in found.findings] == ["warning"]
+    assert "copies arrive there, and any of them may be the one" in found.findings[0].says
