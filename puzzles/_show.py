@@ -20,13 +20,14 @@ from puzzles._check import described, display, find_for, our_bug, say
 from puzzles._compile import CHIPS, NoEstimateError, lowered
 from puzzles._compile import estimated_cycles as cycles_by_libtpu
 from puzzles._draw import plot_svg, walk_data, walk_page, walk_text
-from puzzles._judge import Code, is_function, message_of
+from puzzles._judge import Code, is_function, message_of, on_chips, wire_rows
 from puzzles._ladders import UnknownPuzzleError
 from puzzles._launch import Launch, Traced, nothing_launched, trace, trace_call
-from puzzles._program import UnreadableError
+from puzzles._program import UnreadableError, over_mesh
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_html, receipt_text, step_seconds, times, wait_seconds
 from puzzles._rules import sentence
+from puzzles._simulator import SimulationError, on_mesh
 
 _IN_A_ROW, _ROWS = 10, 5  # calls that are started before the last is waited for, and how often
 
@@ -55,6 +56,8 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
         launches, traced = _looked_at(fn, args, "receipt")
         refused = [finding.words for finding in lowered(traced)] if traced else []
         text = receipt_text(tuple(launches), chip, limits=True, refused=refused)
+        if traced and on_mesh(traced):
+            text += f"\n{wire_rows(on_chips(traced, chip).wire, chip)}"
         display(text, receipt_html(text))
 
 
@@ -114,7 +117,7 @@ def _told(what: str) -> Iterator[None]:
     """What is raised is said."""
     try:
         yield
-    except UnreadableError as error:
+    except (UnreadableError, SimulationError) as error:
         say(str(error))
     except KeyboardInterrupt:
         say("interrupted: nothing was shown; run the cell again.")
@@ -147,6 +150,8 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
     observe = None
     if puzzle is not None and not args:
         args, observe = puzzle.arguments(0), puzzle.observe
+        if puzzle.axes:
+            fn, observe = puzzle.judged(fn, puzzle.axes, over_mesh), None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -7,7 +7,7 @@ findings. None needs a TPU.
 
 from __future__ import annotations
 
-from puzzles._compile.chips import CHIPS, Chip
+from puzzles._compile.chips import CHIPS, LINK_BYTES, Chip
 from puzzles._compile.compiler import (
     INSTALL_LIBTPU,
     Compiler,

@@ -53,3 +53,8 @@ CHIPS = {
         Chip("7x", "TPU7x", "tpu7x:2x2x1", 1155e12, 3700e9, 64 * _MIB, 32 * _MIB),
     )
 }  # fmt: skip
+
+# Bytes/s of a link between chips (ICI) in one direction: "ICI BW/link (one-way)" of the scaling
+# book, https://jax-ml.github.io/scaling-book/tpus, 90 % of Google's nominal figures. It has no 7x,
+# whose six links together carry as much as a v5p's: https://cloud.google.com/tpu/docs/tpu7x.
+LINK_BYTES = {"v4": 45e9, "v5e": 45e9, "v5p": 90e9, "v6e": 90e9, "7x": 90e9}

@@ -11,6 +11,7 @@ from puzzles._judge.answer import Answer
 from puzzles._judge.cost import Cost
 from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import on_tpu
+from puzzles._judge.wire import wire_line, wire_rows
 from puzzles._launch import Launch
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import (
@@ -117,11 +118,16 @@ def _receipt(answer: Answer) -> tuple[str | None, str | None]:
         "Mosaic lowering",
         *filter(None, [answer.ran.get("libtpu")]),
     )
+    if puzzle.axes:
+        run = max(answer.runs, key=lambda run: run.played.wire.seconds)
+        told, rows = wire_line(run.label, run.played.wire), wire_rows(run.played.wire, _CHIP.name)
+        return told, f"{receipt_text(run.launches, ran=ran, title=run.label)}\n{rows}".strip()
     if (scale := answer.scale) is not None:
         return line(puzzle, scale.label, scale.mine, scale.par), beside(scale, ran)
     largest = max(answer.runs, key=lambda run: sum(one.hbm_bytes for one in run.launches))
     told = line(puzzle, largest.label, Cost(largest.launches, ()))
-    return told, receipt_text(largest.launches, ran=ran, title=largest.label)
+    text = receipt_text(largest.launches, ran=ran, title=largest.label)
+    return told, text
 
 
 def _remarks(answer: Answer, details: str | None) -> Iterator[str]:

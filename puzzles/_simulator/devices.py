@@ -31,7 +31,7 @@ from puzzles._rules import sentence
 from puzzles._simulator.machine import Machine
 from puzzles._simulator.semantics import RunLog, Semantics, address
 from puzzles._simulator.turns import DeadlockError, Turns
-from puzzles._simulator.wire import HOP_SECONDS, Clock, Wire
+from puzzles._simulator.wire import HOP_SECONDS, V5E_SPEEDS, Clock, Speeds, Wire
 
 _Values = list[Any]
 _Clock = tuple[int, ...]
@@ -62,6 +62,7 @@ def run_devices(
     slowest: int | None = None,
     in_order: bool = False,
     fuel: int = 200_000,
+    speeds: Speeds = V5E_SPEEDS,
 ) -> DevicesRun:
     """Run a program with a `shard_map` on the devices of its mesh.
 
@@ -69,10 +70,12 @@ def run_devices(
         slowest: the device that continues only when no other device can; None: they take turns.
         in_order: copies on one semaphore end in the order of their starts; a TPU promises nothing.
         fuel: equations of each launch on each device.
+        speeds: those of a chip, for the times of the traffic.
 
     Raises `HazardError` for a race, a deadlock or a semaphore left above zero.
     """
     program = _Program(how, slowest, in_order, fuel)
+    program.wire.speeds = speeds
     with np.errstate(all="ignore"):
         results = program.closed(traced.jaxpr, [np.asarray(x) for x in traced.leaves])
     return DevicesRun(
@@ -242,7 +245,7 @@ class _Mesh:
         first, rotates = (program.slowest or 0) + 1, program.slowest is None
         self.turns = Turns([(first + n) % self.count for n in range(self.count)], rotates)
         self.clocks = [[0] * self.count for _ in range(self.count)]
-        self.time = Clock(program.wire, self.count)
+        self.time = Clock(program.wire, axes)
         self.launched: list[dict[int, _Device]] = []  # of each launch its devices, by number
         self.semaphores: dict[int, _Semaphore] = {}
         self.barriers: dict[tuple[int, Any], np.ndarray] = {}
@@ -554,7 +557,7 @@ class _Device(Machine):
                 self.meets_copies(equation, "writes", copy.target)
             else:
                 self.lands(equation, there, copy.target)
-        time, clock = mesh.time.sends(me, there, old.nbytes, line), mesh.carried(me)
+        time, clock = mesh.time.sends(me, there, old.nbytes, line, copy.target), mesh.carried(me)
         sends, lands = _End(copy, False), _End(copy, True)
         if old.size:
             mesh.ends[me].append(sends)

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-# Bytes per second of one link in one direction. Scaling book, "TPU specs", ICI BW/link (one-way):
-# https://jax-ml.github.io/scaling-book/tpus. It has no TPU7x, whose nominal 1,200 GB/s of six links
-# in both directions (https://cloud.google.com/tpu/docs/tpu7x) are those of v5p, so its figure is
-# v5p's.
-LINK_BYTES = {"v4": 45e9, "v5e": 45e9, "v5p": 90e9, "v6e": 90e9, "7x": 90e9}
+import numpy as np
+
 # Seconds for each link on the way: the scaling book's figure for v5e, in an exercise.
 HOP_SECONDS = 1e-6
-# The machine's clock is that of a v5e: bf16 operations and bytes of HBM per second.
-_FLOPS, _HBM_BYTES = 197e12, 819e9
+
+
+class Speeds(NamedTuple):
+    """FLOP/s of bf16, bytes/s of HBM, and bytes/s of a link in one direction."""
+
+    flops: float
+    hbm: float
+    link: float
+
+
+V5E_SPEEDS = Speeds(197e12, 820e9, 45e9)
 
 
 @dataclass(eq=False)
 class Transfer:
-    """A copy to another device: who sends to whom, when it starts and lands, in seconds.
+    """A copy to another device: who sends to whom, and when it leaves and lands, in seconds.
 
-    overlapped: whether the sender multiplied matrices between the start and its next wait.
+    place: the part of the target that it writes. overlapped: whether the sender multiplied
+    matrices between the start and its next wait.
     """
 
     source: int
     target: int
     bytes: int
     line: str
+    place: object
+    hops: int
     begin: float
     end: float
     overlapped: bool = False
@@ -46,25 +58,30 @@ class Span:
 class Wire:
     """The traffic of one run, timed by a small model.
 
-    A link carries one copy at a time in each direction, a copy lands `HOP_SECONDS` after it has
-    left, a dot takes its operations, a wait ends when its last copy has landed.
+    A link carries one copy at a time in each direction, a copy lands `HOP_SECONDS` a link after it
+    has left, a dot takes its operations, a wait ends when its last copy has landed.
     """
 
+    speeds: Speeds = V5E_SPEEDS
+    devices: int = 0
     transfers: list[Transfer] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     at_once: Counter[int] = field(default_factory=Counter)  # of a device: most copies in flight
 
-    def sent(self, device: int = 0) -> dict[int, int]:
-        """Bytes that a device sends, by receiver."""
-        sent: Counter[int] = Counter()
-        for each in self.transfers:
-            if each.source == device:
-                sent[each.target] += each.bytes
-        return dict(sent)
-
     def copies(self, device: int = 0) -> list[Transfer]:
         """The copies that a device sends, in the order of their starts."""
         return [each for each in self.transfers if each.source == device]
+
+    def sent(self, device: int = 0) -> dict[int, int]:
+        """Bytes that a device sends, by receiver."""
+        sent: Counter[int] = Counter()
+        for each in self.copies(device):
+            sent[each.target] += each.bytes
+        return dict(sent)
+
+    def spent(self, does: str, device: int = 0) -> float:
+        """Seconds that a device "waits" or "works"."""
+        return sum(s.end - s.begin for s in self.spans if (s.device, s.does) == (device, does))
 
     @property
     def seconds(self) -> float:
@@ -73,22 +90,39 @@ class Wire:
 
 
 class Clock:
-    """The times of devices that share links."""
+    """The times of devices on a mesh whose axes are rings of links."""
 
-    def __init__(self, wire: Wire, count: int, link_bytes: float = LINK_BYTES["v5e"]) -> None:
-        self.wire, self.link_bytes = wire, link_bytes
-        self.now = [0.0] * count
-        self._free: dict[tuple[int, int], float] = {}  # when a link can carry another copy
-        self._open: list[list[Transfer]] = [[] for _ in range(count)]  # since the last wait
+    def __init__(self, wire: Wire, axes: Mapping[str, int]) -> None:
+        self.wire, self.sizes = wire, tuple(axes.values())
+        wire.devices = math.prod(self.sizes)
+        self.now = [0.0] * wire.devices
+        self._free: dict[tuple[int, int, int], float] = {}  # when a link can carry another copy
+        self._open: list[list[Transfer]] = [[] for _ in self.now]  # since the last wait
 
-    def sends(self, source: int, target: int, size: int, line: str) -> float:
+    def links(self, source: int, target: int) -> list[tuple[int, int, int]]:
+        """The links on the way, each as a device, an axis and a direction."""
+        here = list(map(int, np.unravel_index(source, self.sizes)))
+        links = []
+        for axis, place in enumerate(np.unravel_index(target, self.sizes)):
+            size = self.sizes[axis]
+            ahead = (int(place) - here[axis]) % size
+            way = 1 if 2 * ahead <= size else -1
+            for _ in range(min(ahead, size - ahead)):
+                links.append((int(np.ravel_multi_index(here, self.sizes)), axis, way))
+                here[axis] = (here[axis] + way) % size
+        return links
+
+    def sends(self, source: int, target: int, size: int, line: str, place: object) -> float:
         """When a copy lands that starts now."""
-        now = self.now[source]
+        now, speeds = self.now[source], self.wire.speeds
         if source == target:
-            return now + size / _HBM_BYTES
-        begin = max(now, self._free.get((source, target), 0.0))
-        end = self._free[source, target] = begin + size / self.link_bytes
-        transfer = Transfer(source, target, size, line, begin, end + HOP_SECONDS)
+            return now + size / speeds.hbm
+        links = self.links(source, target)
+        begin = max([now, *(self._free.get(link, 0.0) for link in links)])
+        left = begin + size / speeds.link
+        self._free |= dict.fromkeys(links, left)
+        end = left + len(links) * HOP_SECONDS
+        transfer = Transfer(source, target, size, line, place, len(links), begin, end)
         self.wire.transfers.append(transfer)
         self._open[source].append(transfer)
         self.wire.at_once[source] = max(self.wire.at_once[source], len(self._open[source]))
@@ -97,7 +131,7 @@ class Clock:
     def works(self, device: int, flops: float) -> None:
         """A device multiplies matrices."""
         begin = self.now[device]
-        self.now[device] += flops / _FLOPS
+        self.now[device] += flops / self.wire.speeds.flops
         self.wire.spans.append(Span(device, "works", begin, self.now[device]))
         for transfer in self._open[device]:
             transfer.overlapped = True

@@ -53,6 +53,8 @@ def test_a_right_answer_passes_and_its_devices_were_played() -> None:
     verdict = judge(PUZZLE, ring_sum)
     assert verdict.passed, verdict
     assert "devices in NumPy" in str(verdict)
+    assert "ICI    device 0 sends 24 KiB: 24 KiB to device 1; 3 copies" in str(verdict)
+    assert "bound by HBM" not in str(verdict)
 
 
 @pytest.mark.parametrize("what", WRONG)

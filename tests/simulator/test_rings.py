@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from puzzles._launch import trace_call
 from puzzles._program import over_mesh
-from puzzles._simulator import HazardError, Semantics, run_devices
+from puzzles._simulator import HOP_SECONDS, HazardError, Semantics, run_devices
 from puzzles._simulator.devices import schedules
 
 DMA, REGULAR = pltpu.SemaphoreType.DMA, pltpu.SemaphoreType.REGULAR
@@ -237,4 +238,8 @@ def test_the_wire_counts_copies_and_whether_a_product_hides_them() -> None:
     wire = run_devices(trace_call(over_mesh(program(ring), {"x": 4}), x), Semantics()).wire
     assert wire.sent(0) == {1: 3 * ROWS * 512, 3: 3 * ROWS * 512}
     assert wire.at_once[0] == 2
+    assert {one.hops for one in wire.transfers} == {1}
+    # A hop for each copy, for the barrier, and for each of two credits.
+    left, hop = 3 * ROWS * 512 / wire.speeds.link, (3 + 1 + 2) * HOP_SECONDS
+    assert math.isclose(wire.seconds, left + hop)  # both ways at once, one copy after the other
     assert not any(one.overlapped for one in wire.transfers)

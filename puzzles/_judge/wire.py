@@ -1,0 +1,62 @@
+"""What a program sends between devices, as rows of a receipt."""
+
+from __future__ import annotations
+
+from puzzles._compile import CHIPS, LINK_BYTES
+from puzzles._launch import Traced
+from puzzles._receipt import amount, seconds_words
+from puzzles._rules import sentence
+from puzzles._simulator import (
+    HOP_SECONDS,
+    DevicesRun,
+    Semantics,
+    SimulationError,
+    Speeds,
+    Wire,
+    cannot,
+    run_devices,
+)
+
+
+def on_chips(traced: Traced, chip: str) -> DevicesRun:
+    """Run a program on the devices of its mesh, timed as on these chips."""
+    its = CHIPS[chip]
+    speeds = Speeds(its.flops_per_second, its.hbm_bytes_per_second, LINK_BYTES[chip])
+    try:
+        return run_devices(traced, Semantics(), speeds=speeds)
+    except Exception as error:
+        raise SimulationError(getattr(error, "finding", cannot(error))) from None
+
+
+def wire_line(label: str, wire: Wire) -> str:
+    """A sentence beside a pass: what a device sends in a case, and how long that takes on v5e."""
+    size = max(sum(wire.sent(device).values()) for device in range(wire.devices))
+    facts = dict(label=label, size=amount(size), whole=seconds_words(wire.seconds), chip="v5e")
+    return sentence("wire_line", **facts)
+
+
+def wire_rows(wire: Wire, chip: str) -> str:
+    """What the device that sends most sends, how long the wire takes, and what hides behind it."""
+    if not wire.transfers:
+        return ""
+    device = max(range(wire.devices), key=lambda n: sum(wire.sent(n).values()))
+    copies, size = wire.copies(device), sum(wire.sent(device).values())
+    to = ", ".join(f"{amount(sent)} to device {n}" for n, sent in sorted(wire.sent(device).items()))
+    largest, hops = max(one.bytes for one in copies), max(one.hops for one in copies)
+    sent = sentence(
+        "wire_sends",
+        device=device, size=amount(size), to=to, copies=len(copies), largest=amount(largest),
+        hops=hops, at_once=wire.at_once[device],
+    )  # fmt: skip
+    works, waits = wire.spent("works", device), wire.spent("waits", device)
+    facts = dict(works=seconds_words(works), waits=seconds_words(waits), chip=chip)
+    facts["hidden"] = str(sum(one.overlapped for one in copies))
+    facts |= dict(whole=seconds_words(wire.seconds), copies=str(len(copies)))
+    facts |= dict(link=f"{LINK_BYTES[chip] / 1e9:.0f}", hop=seconds_words(HOP_SECONDS))
+    rows = [f"ICI    {sent}", f"wire   {sentence('wire_takes', **facts)}"]
+    if works:
+        facts["bound"] = sentence("wire_bound") if waits > works else sentence("products_bound")
+        rows.append(f"hides  {sentence('wire_hides', **facts)}")
+    if chip == "v5e" and any(one.hops & (one.hops - 1) for one in copies):
+        rows.append(f"routes {sentence('wire_routes')}")
+    return "\n".join(rows)
