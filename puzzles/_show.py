@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from puzzles._check import described, display, find_for, our_bug, say
 from puzzles._compile import CHIPS, NoEstimateError, lowered
 from puzzles._compile import estimated_cycles as cycles_by_libtpu
-from puzzles._draw import plot_svg, walk_data, walk_page, walk_text
+from puzzles._draw import code, lanes_picture, lanes_text, plot_svg, walk_data, walk_page, walk_text
 from puzzles._judge import Code, is_function, message_of, on_chips, wire_rows
 from puzzles._ladders import UnknownPuzzleError
 from puzzles._launch import Launch, Traced, nothing_launched, trace, trace_call
@@ -27,7 +27,7 @@ from puzzles._program import UnreadableError, over_mesh
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_html, receipt_text, step_seconds, times, wait_seconds
 from puzzles._rules import sentence
-from puzzles._simulator import SimulationError, on_mesh
+from puzzles._simulator import HazardError, Semantics, SimulationError, on_mesh, run_devices
 
 _IN_A_ROW, _ROWS = 10, 5  # calls that are started before the last is waited for, and how often
 
@@ -36,12 +36,28 @@ def show(fn: Callable, *args: object) -> None:
     """Draw what every grid step of `fn(*args)` reads and writes, and what is fetched and reused.
 
     Copies that a kernel makes by hand are drawn, too: what flies while it waits, and while it
-    computes. Without arguments, a puzzle's function is drawn on the puzzle's first case. Shapes
-    will do: `jax.ShapeDtypeStruct(shape, dtype)`. No kernel runs.
+    computes. Copies between devices are arrows from lane to lane: for them alone the kernel runs,
+    in NumPy. Without arguments, a puzzle's function is drawn on the puzzle's first case. Shapes
+    will do: `jax.ShapeDtypeStruct(shape, dtype)`.
     """
     with _told("drawing this"):
-        walks = [walk_data(launch) for launch in _looked_at(fn, args, "show")[0]]
-        display("\n\n".join(map(walk_text, walks)), walk_page(walks))
+        launches, traced = _looked_at(fn, args, "show")
+        walks = [walk_data(launch) for launch in launches]
+        text, page = "\n\n".join(map(walk_text, walks)), walk_page(walks)
+        if traced and on_mesh(traced):
+            text, page = _with_lanes(traced, text, page)
+        display(text, page)
+
+
+def _with_lanes(traced: Traced, text: str, page: str) -> tuple[str, str]:
+    """A drawing of launches with the copies between devices, up to what devices must not do."""
+    said = ""
+    try:
+        wire = run_devices(traced, Semantics()).wire
+    except HazardError as error:
+        wire, said = error.wire, error.finding.says
+    lanes = f"{said}\n{lanes_text(wire)}".strip()
+    return f"{text}\n\n{lanes}", f"{page}<p>{code(said)}</p>{lanes_picture(wire)}"
 
 
 def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:

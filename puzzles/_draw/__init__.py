@@ -13,6 +13,7 @@ from puzzles._draw.copies import copies_strip
 from puzzles._draw.data import walk_data
 from puzzles._draw.filmstrip import Still, film
 from puzzles._draw.frames import mark_rules, marks_in
+from puzzles._draw.lanes import lanes_picture, lanes_text
 from puzzles._draw.page import block_squares, plot_svg, strip_page, walk_page
 from puzzles._draw.palette import (
     BLUE,

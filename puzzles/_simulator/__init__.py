@@ -15,4 +15,4 @@ from puzzles._simulator.programs import drawn, run_as, step_by_step
 from puzzles._simulator.sanitizer import sanitize, speaks
 from puzzles._simulator.semantics import HazardError, Semantics, floating
 from puzzles._simulator.simulator import SimulationError, again_whole, cannot, foreseen, simulate
-from puzzles._simulator.wire import HOP_SECONDS, Speeds, Wire
+from puzzles._simulator.wire import HOP_SECONDS, Speeds, Transfer, Wire

@@ -29,7 +29,8 @@ from puzzles._program import (
 )
 from puzzles._rules import sentence
 from puzzles._simulator.machine import Machine
-from puzzles._simulator.semantics import RunLog, Semantics, address
+from puzzles._simulator.programs import drawn
+from puzzles._simulator.semantics import HazardError, RunLog, Semantics, address
 from puzzles._simulator.turns import DeadlockError, Turns
 from puzzles._simulator.wire import HOP_SECONDS, V5E_SPEEDS, Clock, Speeds, Wire
 
@@ -72,12 +73,21 @@ def run_devices(
         fuel: equations of each launch on each device.
         speeds: those of a chip, for the times of the traffic.
 
-    Raises `HazardError` for a race, a deadlock or a semaphore left above zero.
+    Arguments that are only shapes get data. Raises `HazardError`, whose `wire` is the traffic so
+    far, for a race, a deadlock or a semaphore left above zero.
     """
     program = _Program(how, slowest, in_order, fuel)
     program.wire.speeds = speeds
-    with np.errstate(all="ignore"):
-        results = program.closed(traced.jaxpr, [np.asarray(x) for x in traced.leaves])
+    leaves = [
+        drawn(x, n) if isinstance(x, jax.ShapeDtypeStruct) else np.asarray(x)
+        for n, x in enumerate(traced.leaves)
+    ]
+    try:
+        with np.errstate(all="ignore"):
+            results = program.closed(traced.jaxpr, leaves)
+    except HazardError as error:
+        error.wire = program.wire
+        raise
     return DevicesRun(
         [np.asarray(x) for x in results], program.wire, tuple(program.trails), program.spent
     )
@@ -527,18 +537,23 @@ class _Device(Machine):
                 return sentence("semaphore_is_shared", **facts)
         return ""
 
-    def lands(self, equation: JaxprEqn, there: int, view: View) -> None:
+    def lands(self, equation: JaxprEqn, there: int, copy: _Copy) -> None:
         """Raise `HazardError` if a copy to another device may meet an access or a copy there."""
-        mesh, me, line = self.mesh, self.number, _text(equation)
+        mesh, me, view = self.mesh, self.number, copy.target
+        words, facts = "", dict(there=there, place=view, text=copy.line)
         for end in mesh.ends[there]:
             if not mesh.knows(me, there, end.over) and end.view.meets(view):
                 words = "lands_where_another_lands" if end.lands else "lands_before_it_is_sent"
-                facts = dict(there=there, place=view, text=line, other=end.copy.line)
-                self.wrong(equation, words, sender=end.copy.sender, **facts)
-        for how, place, epoch, text in mesh.accesses[there].values():
+                facts |= dict(other=end.copy.line, sender=end.copy.sender)
+                break
+        for how, place, epoch, text in mesh.accesses[there].values() if not words else ():
             if not mesh.knows(me, there, epoch) and place.meets(view):
-                words = _LANDS_BEFORE[how]
-                self.wrong(equation, words, there=there, place=view, text=line, other=text)
+                words, facts["other"] = _LANDS_BEFORE[how], text
+                break
+        if words:
+            mesh.time.sends(me, there, view.array.nbytes, copy.line, view)
+            mesh.program.wire.transfers[-1].crossed = True
+            self.wrong(equation, words, **facts)
 
     def _dma_start(self, equation: JaxprEqn, values: _Values) -> _Values:
         parts, device = copy_ends(equation.params["tree"], values)
@@ -556,7 +571,7 @@ class _Device(Machine):
             if there == me:
                 self.meets_copies(equation, "writes", copy.target)
             else:
-                self.lands(equation, there, copy.target)
+                self.lands(equation, there, copy)
         time, clock = mesh.time.sends(me, there, old.nbytes, line, copy.target), mesh.carried(me)
         sends, lands = _End(copy, False), _End(copy, True)
         if old.size:

@@ -19,6 +19,7 @@ class HazardError(Exception):
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.says)
         self.finding = finding
+        self.wire: Any = None  # of several devices, their traffic
 
 
 @dataclass(frozen=True)

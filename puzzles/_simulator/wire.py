@@ -30,7 +30,7 @@ class Transfer:
     """A copy to another device: who sends to whom, and when it leaves and lands, in seconds.
 
     place: the part of the target that it writes. overlapped: whether the sender multiplied
-    matrices between the start and its next wait.
+    matrices between the start and its next wait. crossed: whether it may overwrite what is in use.
     """
 
     source: int
@@ -42,6 +42,7 @@ class Transfer:
     begin: float
     end: float
     overlapped: bool = False
+    crossed: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,14 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+import ring_sum
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
 import puzzles
 from puzzles import _check, _draw, _show
 from puzzles._check import verdict_page
-from puzzles._puzzle import starter_function
+from puzzles._program import over_mesh
+from puzzles._puzzle import mutate, starter_function
 from puzzles._receipt import receipt_html, receipt_text
 
 ROOT = Path(__file__).parents[2]
@@ -331,6 +333,16 @@ def _examined() -> str:
     return puzzles.examine(kernels["matmul"], shape, shape)._repr_html_()
 
 
+def _lanes(fn: Any) -> str:
+    """Four devices over time, and, of a wrong ring, the copy that overwrites a slot."""
+    pages: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_show, "display", lambda text, page: pages.append(page))
+        puzzles.show(over_mesh(fn, {"x": 4}), jnp.ones((4, 16, 128), jnp.float32))
+    (page,) = pages
+    return page
+
+
 SHOWN = {
     "examination": _examined,
     "solution": lambda: _said(lambda: puzzles.solution("tiled_matmul")),
@@ -346,6 +358,8 @@ SHOWN = {
     "many_operands": lambda: _walk("attention_dkv"),
     "copied": lambda: _walk("double_buffered_matmul"),
     "sweep": _sweep_of_tiles,
+    "lanes": lambda: _lanes(ring_sum.ring_sum),
+    "crossed lanes": lambda: _lanes(mutate(ring_sum.PUZZLE, ring_sum.PUZZLE.mistakes[0])),
     "line": lambda: _draw.plot_svg([1234567.0, 1.0], "loss by step"),
 }
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from ring_sum import PUZZLE, ring_sum
 
-from puzzles import judge, on_devices
+from puzzles import judge, on_devices, show
+from puzzles._program import over_mesh
 from puzzles._puzzle import load, mutate
 
 BARRIER = """    barrier = pltpu.get_barrier_semaphore()
@@ -83,3 +84,17 @@ def test_on_devices_raises_what_devices_must_not_do() -> None:
     wrong = mutate(PUZZLE, PUZZLE.mistakes[0])
     with pytest.raises(RuntimeError, match="while device 2 still sends it"):
         on_devices(wrong, jnp.zeros((4, 8, 128)), axes={"x": 4})
+
+
+def test_show_draws_the_devices_and_crosses_the_copy_that_overwrites(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    x = jnp.zeros((4, 16, 128))
+    show(over_mesh(ring_sum, {"x": 4}), x)
+    right = capsys.readouterr().out
+    assert (right.count("device 0 to 1: slots_ref["), right.count("✗")) == (3, 0)
+    show(over_mesh(mutate(PUZZLE, PUZZLE.mistakes[0]), {"x": 4}), x)
+    wrong = capsys.readouterr().out
+    assert "while device 2 still sends it" in wrong
+    assert "device 1 to 2: slots_ref[0]" in wrong.splitlines()[-1]
+    assert wrong.splitlines()[-1].endswith("✗")
