@@ -5,13 +5,16 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
-from puzzles._compile import CHIPS, Chip, budget
-from puzzles._launch import Launch, itemsize
+from puzzles._compile import CHIPS, Chip, budget, counted, price
+from puzzles._launch import NOTE, Finding, Launch, itemsize, told
 from puzzles._rules import sentence
 
+_MANY = 64  # steps that move blocks: fewer are a practice shape
+_LARGER = 4  # times the elements of a block
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _CLOSE = 0.8  # of the limit of VMEM
 _FEW = 2000  # FLOPs of dots for an exp: with more, exps are not worth a line
@@ -19,7 +22,6 @@ _PADDED = 4  # times what it holds, from which on an array's padding is worth a 
 _HANGING = (
     "white-space:pre-wrap;overflow-wrap:anywhere;padding-left:7ch;text-indent:-7ch;min-height:1em"
 )
-_MANY = 64  # steps
 _XLA = {"fills": "xla_fills", "computes": "xla_computes", "copies": "xla_copies"}
 
 
@@ -110,11 +112,26 @@ def receipt_html(text: str) -> str:
     return f"<div style='{style}'>{''.join(shown)}</div>"
 
 
+def figures(launches: Sequence[Launch], chip: Chip) -> dict[str, str]:
+    """The figures of launches together, by name: VMEM of the largest, and sums of the others."""
+    runs = [launch.times or 1 for launch in launches]
+    moved, flops, steps = (
+        sum(getattr(launch, name) * times for launch, times in zip(launches, runs, strict=True))
+        for name in ("hbm_bytes", "dot_flops", "steps")
+    )
+    return {
+        "VMEM": amount(max((launch.vmem_bytes for launch in launches), default=0)),
+        "HBM": amount(moved),
+        "steps": f"{steps:,}",
+        "FLOP/B": f"{flops / max(1, moved):.0f}",
+        "time": seconds_words(price(launches, chip).seconds),
+    }
+
+
 def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
     (launch,) = launches
+    once = (replace(launch, times=1),)
     often = "" if launch.times == 1 else f", {_times(launch)}: the rest is for one of them"
-    small = launch.exact and launch.steps >= _MANY and _pipelined(launch)
-    many = launch.steps if small else 0
     rows = {
         "grid": f"{launch.grid} = {launch.steps:,} step{'s' * (launch.steps != 1)}{often}",
         "HBM": moved(launch),
@@ -125,11 +142,8 @@ def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
         "FLOPs": _flops(launch, chip),
         "exps": _exps(launch),
         "roof": roof(launch.intensity, chip) if launch.dots and _comparable(launch) else "",
-        "time": "" if launch.dots else _time(launch, chip),
-        "steps": _by_themselves("steps_by_themselves", many, chip.step_seconds, launch, chip),
-        "waits": _by_themselves(
-            "waits_by_themselves", _pauses(launch), chip.wait_seconds, launch, chip
-        ),
+        "time": time_words(once, chip),
+        "causes": causes_words(once, chip),
         "data": _data(launch),
         "before": _before(launch),
     }
@@ -161,9 +175,10 @@ def moved(launch: Launch) -> str:
 
 
 def _comparable(launch: Launch) -> bool:
-    """Whether FLOPs per byte are an upper bound: bytes are exact, and no FLOP is left out."""
+    """Whether FLOPs per byte are an upper bound: bytes are exact, no FLOP is left out."""
     moved = launch.hbm_bytes == launch.least.hbm_bytes > 0
-    return moved and not launch.unknown_loops
+    once = all(dot.passes == 1 for dot in launch.dots)
+    return moved and once and not launch.unknown_loops
 
 
 def _flops(launch: Launch, chip: Chip) -> str:
@@ -172,6 +187,8 @@ def _flops(launch: Launch, chip: Chip) -> str:
         return "0"
     if not launch.dots:
         return f"{counted}, no dot among them: the matrix unit has nothing to do"
+    if (passes := max(dot.passes for dot in launch.dots)) > 1:
+        return sentence("several_passes", counted=counted, passes=passes)
     if not _comparable(launch):
         return counted
     bound = "compute-bound" if launch.intensity >= chip.ridge else "memory-bound"
@@ -181,7 +198,8 @@ def _flops(launch: Launch, chip: Chip) -> str:
 
 def _rounded(*launches: Launch) -> str:
     """That the ridge is bf16's, where dots have f32 operands."""
-    f32 = any("float32" in dot.dtypes[:2] for one in launches for dot in one.dots)
+    dots = [dot for launch in launches for dot in launch.dots]
+    f32 = any(dot.rounds for dot in dots) and all(dot.passes == 1 for dot in dots)
     return ", with f32 operands rounded to bf16, as by default" if f32 else ""
 
 
@@ -189,61 +207,33 @@ def _exps(launch: Launch) -> str:
     """Transcendentals, where they are many beside the dots."""
     if not launch.transcendentals:
         return ""
-    left_out = "the vector unit, which makes them, is not in this model"
     counted = bounded(launch, "transcendentals", scaled)
     if not launch.dots:
-        return f"{counted}; {left_out}"
+        return counted
     each = launch.dot_flops / launch.transcendentals
     if each > _FEW:
         return ""
-    return f"{counted}, one for every {each:.0f} FLOPs of the dots; {left_out}"
+    return f"{counted}, one for every {each:.0f} FLOPs of the dots"
 
 
-def _time(launch: Launch, chip: Chip) -> str:
-    """How long HBM takes for what a launch without a dot moves."""
-    moved = launch.least.hbm_bytes
-    if not moved:
+def time_words(launches: Sequence[Launch], chip: Chip) -> str:
+    """The price of launches with its longest cause; "" if they do nothing that takes time."""
+    its_price = price(launches, chip)
+    if not its_price.causes:
         return ""
-    seconds = seconds_words(moved / chip.hbm_bytes_per_second)
-    return f"at least {seconds}: {amount(moved)} at {chip.hbm_bytes_per_second / 1e9:.0f} GB/s"
+    time = f"{its_price.bound} {seconds_words(its_price.seconds)}"
+    return sentence("price", time=time, chip=chip.name, cause=next(iter(its_price.causes)))
 
 
-def _by_themselves(key: str, count: int, each: float, launch: Launch, chip: Chip) -> str:
-    """That steps or waits take long, where that is more than what is moved and multiplied."""
-    if count * each <= max(times(launch.hbm_bytes, launch.dot_flops, chip)):
-        return ""
-    facts = dict(count=count, each=seconds_words(each), whole=seconds_words(count * each))
-    return sentence(key, **facts)
-
-
-def step_seconds(launches: Sequence[Launch], chip: Chip) -> float:
-    """What the steps take by themselves in which Pallas moves blocks; 0 where they are few."""
-    steps = sum(one.steps * (one.times or 1) for one in launches if _pipelined(one))
-    return steps * chip.step_seconds if steps >= _MANY else 0.0
-
-
-def wait_seconds(launches: Sequence[Launch], chip: Chip) -> float:
-    """What kernels wait for copies from HBM that no work hides, beside their bytes, at least.
-
-    Copies from several refs may be waited for at once: of a launch only one ref's count.
-    """
-    return chip.wait_seconds * sum(_pauses(one) * (one.times or 1) for one in launches)
-
-
-def _pauses(launch: Launch) -> int:
-    far = {copy.source for copy in launch.copies if copy.spaces[0] == "hbm"}
-    found = (launch.waits or {}) if far else {}
-    return max((its.pauses for name, its in found.items() if name in far), default=0)
-
-
-def _pipelined(launch: Launch) -> bool:
-    """Whether Pallas moves blocks from step to step, and not the kernel alone."""
-    return any(operand.piped for operand in (*launch.inputs, *launch.outputs))
-
-
-def times(moved: int, flops: int, chip: Chip) -> tuple[float, float]:
-    """The seconds that HBM takes for bytes, and the matrix unit for FLOPs, at least."""
-    return moved / chip.hbm_bytes_per_second, flops / chip.flops_per_second
+def causes_words(launches: Sequence[Launch], chip: Chip) -> str:
+    """Every term of a price, and which of them libtpu does not estimate."""
+    its_price = price(launches, chip)
+    terms = [f"{name} {seconds_words(time)}" for name, time in its_price.causes.items()]
+    if its_price.causes and "HBM" not in its_price.causes and its_price.hbm:
+        terms.append(sentence("hbm_meanwhile", time=seconds_words(its_price.hbm)))
+    if terms and not chip.step_seconds:
+        terms.append(sentence("not_estimated", chip=chip.name))
+    return ", ".join(terms)
 
 
 def _data(launch: Launch) -> str:
@@ -316,7 +306,8 @@ def _times(launch: Launch) -> str:
 
 def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
     """A row for each launch, without the columns in which none has anything."""
-    rows = [("", "grid", "steps", "read", "written", "VMEM", "SMEM", "FLOPs", "per byte")]
+    names = ("grid", "steps", "read", "written", "VMEM", "SMEM", "FLOPs", "per byte", "time")
+    rows = [("", *names)]
     for number, one in enumerate(launches, 1):
         often = "" if one.times == 1 else f", {_times(one)}"
         rows.append(
@@ -331,6 +322,7 @@ def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
                 _smem(one, chip),
                 bounded(one, "flops", scaled),
                 f"{one.intensity:.3g}" if one.dots and _comparable(one) else "",
+                figures((one,), chip)["time"],
             )
         )
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
@@ -343,3 +335,26 @@ def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
     if padded_rows := stored(launches):
         lines.append(f"stored {padded_rows}")
     return "\n".join(lines)
+
+
+def many_steps(launch: Launch, chip: Chip) -> Iterator[Finding]:
+    """A note on steps that take longer than HBM, and than the arithmetic."""
+    steps, launch_price = counted(launch).moving_steps, price((replace(launch, times=1),), chip)
+    work = max(launch_price.hbm, launch_price.matrix + launch_price.vector)
+    if steps < _MANY or launch_price.steps <= work:
+        return
+    fewer = -(-steps // _LARGER)
+    yield told(
+        "steps",
+        "many_steps",
+        NOTE,
+        launch=launch.name,
+        line=launch.line,
+        steps=steps,
+        time=seconds_words(launch_price.steps),
+        whole=seconds_words(launch_price.seconds),
+        chip=chip.name,
+        hbm=seconds_words(launch_price.hbm),
+        fewer=fewer,
+        less=seconds_words(fewer * chip.step_seconds),
+    )

@@ -22,10 +22,10 @@ from puzzles._compile import estimated_cycles as cycles_by_libtpu
 from puzzles._draw import code, lanes_picture, lanes_text, plot_svg, walk_data, walk_page, walk_text
 from puzzles._judge import Code, is_function, message_of, on_chips, wire_rows
 from puzzles._ladders import UnknownPuzzleError
-from puzzles._launch import Launch, Traced, nothing_launched, trace, trace_call
+from puzzles._launch import Launch, Traced, faults, nothing_launched, trace, trace_call
 from puzzles._program import UnreadableError, over_mesh
 from puzzles._puzzle import Puzzle
-from puzzles._receipt import receipt_html, receipt_text, step_seconds, times, wait_seconds
+from puzzles._receipt import figures, receipt_html, receipt_text, seconds_words
 from puzzles._rules import sentence
 from puzzles._simulator import HazardError, Semantics, SimulationError, on_mesh, run_devices
 
@@ -67,8 +67,7 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
     production's sizes, too.
     """
     with _told("counting this"):
-        if chip not in CHIPS:
-            raise UnreadableError(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
+        _known(chip)
         launches, traced = _looked_at(fn, args, "receipt")
         refused = [finding.words for finding in lowered(traced)] if traced else []
         text = receipt_text(tuple(launches), chip, limits=True, refused=refused)
@@ -78,7 +77,7 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
 
 
 def estimated_cycles(fn: Callable, *args: object, chip: str = "v5e") -> int | None:
-    """Cycles of `fn(*args)` on a core of `chip` (v5e or v5p) by libtpu's own estimate.
+    """Cycles of `fn(*args)` on a core of `chip` (v5e, v5p or v6e) by libtpu's own estimate.
 
     None where there is no estimate: libtpu is not installed, or data steer the kernel. Shapes will
     do for arguments. It ranks kernels and is optimistic about HBM; about 10 s.
@@ -114,18 +113,29 @@ def sweep(
     the last is waited for. Elsewhere it is the receipt's; the last line says which. Shapes will do
     for args.
     """
-    measured = jax.default_backend() == "tpu"
-    wide = max(5, *(len(name) + 1 for name in choices[0]))
-    names = "".join(f"{name:>{wide}}" for name in choices[0])
-    say(f"{names} VMEM MiB HBM MiB  steps FLOP/B     µs")  # so narrow that a phone has room for it
-    for choice in choices:
-        chosen = functools.partial(fn, **choice)
-        costs, needed = _costs(chosen, args, chip)
-        if measured:
-            needed = _measured(chosen, args)
-        say("".join(f"{one:{wide}}" for one in choice.values()) + f"{costs}{needed:7.0f}")
-    receipt = f"µs on a {chip}, by the receipt (nothing was measured)"
-    say("µs measured on this TPU" if measured else receipt)
+    with _told("comparing these"):
+        _known(chip)
+        if not choices or not all(choices):
+            raise UnreadableError(sentence("nothing_to_sweep"))
+        measured = jax.default_backend() == "tpu"
+        wide = max(5, *(len(name) + 1 for name in choices[0]))
+        names = "".join(f"{name:>{wide}}" for name in choices[0])
+        for number, choice in enumerate(choices):
+            chosen = functools.partial(fn, **choice)
+            costs, marks = _costs(chosen, args, chip)
+            if measured:
+                costs["time"] = seconds_words(_measured(chosen, args))
+            if not number:  # so narrow that a phone has room for it
+                say(names + "".join(f"{name:>9}" for name in costs))
+            values = "".join(f"{value:>{wide}}" for value in choice.values())
+            say(f"{values}{''.join(f'{cost:>9}' for cost in costs.values())}{marks}")
+        receipt = f"time on a {chip}, by the receipt (nothing was measured)"
+        say("time measured on this TPU" if measured else receipt)
+
+
+def _known(chip: str) -> None:
+    if chip not in CHIPS:
+        raise UnreadableError(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
 
 
 @contextlib.contextmanager
@@ -205,20 +215,20 @@ def _launches(
     return list(traced.launches), traced
 
 
-def _costs(chosen: Callable, args: tuple, chip: str) -> tuple[str, float]:
-    """What a choice costs, and the microseconds that it needs by the receipt."""
-    launches, its = trace(chosen, *args), CHIPS[chip]
-    moved, flops = (sum(getattr(one, n) for one in launches) for n in ("hbm_bytes", "dot_flops"))
-    by_itself = step_seconds(launches, its), wait_seconds(launches, its)
-    needed = 1e6 * max(*times(moved, flops, its), *by_itself)
-    steps = sum(one.steps for one in launches)
-    vmem = max((one.vmem_bytes for one in launches), default=0)
-    memory = f"{vmem / 2**20:9.2f}{moved / 2**20:8.0f}"
-    return f"{memory}{steps:7}{flops / max(1, moved):7.0f}", needed
+def _costs(chosen: Callable, args: tuple, chip: str) -> tuple[dict[str, str], str]:
+    """The figures of a choice, and its faults with a mark; UnreadableError if it raises."""
+    try:
+        launches = trace(chosen, *args)
+    except UnreadableError:
+        raise
+    except Exception as error:
+        raise UnreadableError(message_of(error)) from None
+    wrong = (fault.kind for launch in launches for fault in faults(launch))
+    return figures(launches, CHIPS[chip]), "".join(f"  ✗ {kind}" for kind in dict.fromkeys(wrong))
 
 
 def _measured(chosen: Callable, args: tuple) -> float:
-    """Microseconds of a call, one of ten in a row: the median of five rows."""
+    """Seconds of a call, one of ten in a row: the median of five rows."""
     leaves = jax.tree.map(lambda one: jnp.ones(one.shape, one.dtype), args)
     run, taken = jax.jit(chosen), []
     jax.block_until_ready(run(*leaves))  # compiles
@@ -226,4 +236,4 @@ def _measured(chosen: Callable, args: tuple) -> float:
         start = time.perf_counter()
         jax.block_until_ready([run(*leaves) for _ in range(_IN_A_ROW)][-1])
         taken.append((time.perf_counter() - start) / _IN_A_ROW)
-    return 1e6 * statistics.median(taken)
+    return statistics.median(taken)

@@ -2,7 +2,7 @@
 
 `lowered` asks Mosaic; a `Compiler` asks libtpu, for every one of `CHIPS`, in a worker process;
 `estimated_cycles` has its estimate of the time. `room` and `compiled` give what these refuse as
-findings. None needs a TPU.
+findings; `price` estimates the time of launches. None needs a TPU.
 """
 
 from __future__ import annotations
@@ -17,4 +17,5 @@ from puzzles._compile.compiler import (
     has_libtpu,
     supported_chips,
 )
+from puzzles._compile.prices import Price, counted, price
 from puzzles._compile.refusals import budget, compiled, known_to_fit, lowered, room

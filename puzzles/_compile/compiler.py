@@ -201,7 +201,7 @@ def _exported(traced: Traced) -> bytes:
 
 
 # On other chips libtpu aborts on many kernels while it estimates.
-_CHIPS = ("v5e", "v5p")
+_CHIPS = ("v5e", "v5p", "v6e")
 
 
 class NoEstimateError(Exception):
@@ -214,7 +214,9 @@ def estimated_cycles(traced: Traced, chip: str) -> int:
     It follows loops and grids, is the same from run to run, and is optimistic about HBM.
     """
     if chip not in _CHIPS:
-        raise NoEstimateError(f"libtpu estimates them for {' and '.join(_CHIPS)} only")
+        raise NoEstimateError(
+            f"libtpu estimates them for {', '.join(_CHIPS[:-1])} and {_CHIPS[-1]} only"
+        )
     if any(launch.scalars for launch in traced.launches):
         raise NoEstimateError(
             "libtpu takes prefetched scalars for zeros, and these steer the kernel"

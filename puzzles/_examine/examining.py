@@ -41,6 +41,7 @@ from puzzles._launch import (
     with_kernels_launched,
 )
 from puzzles._program import UnreadableError, devices_called, for_gpus, kernel_calls, runs_in_python
+from puzzles._receipt import many_steps
 from puzzles._rules import sentence
 from puzzles._simulator import again_whole, on_mesh, sanitize, speaks
 
@@ -247,10 +248,11 @@ class _Examination:
         """What costs time, and is right all the same."""
         for n, launch in enumerate(self.launches):
             self.add(waste(launch), n)
+            self.add(many_steps(launch, CHIPS[self.chips[0]]), n)
         outside = equations_outside(self.traced)
         if outside:
             names = ", ".join(dict.fromkeys(f"`{one.primitive.name}`" for one in outside[:4]))
             line = next(filter(None, (line_of(one.source_info) for one in outside)), None)
             words = "one_runs_outside" if len(outside) == 1 else "several_run_outside"
             self.add([told("outside", words, NOTE, count=len(outside), names=names, line=line)])
-        self.looked.append("idle, refetch, outside: what costs time only")
+        self.looked.append("idle, steps, refetch, outside: what costs time only")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from jax.experimental.pallas import tpu as pltpu
-
-from puzzles._jax import JaxprEqn
 from puzzles._launch import (
     ERROR,
     WARNING,
@@ -16,6 +12,7 @@ from puzzles._launch import (
     Finding,
     Launch,
     Part,
+    by_pipeline,
     line_of,
     ranges_of,
     ranges_shown,
@@ -23,7 +20,6 @@ from puzzles._launch import (
 )
 
 _STEPS = 200_000  # events over all steps that are looked at
-_PIPELINE = inspect.getsourcefile(inspect.unwrap(pltpu.emit_pipeline))
 
 
 def revisited_inside(launch: Launch) -> Iterator[Finding]:
@@ -31,7 +27,7 @@ def revisited_inside(launch: Launch) -> Iterator[Finding]:
 
     In the kernel's order; up to where data decide what is copied, and no further.
     """
-    pipes = {id(e) for e in launch.log.events if e.name == "dma_start" and _piped(e.equation)}
+    pipes = {id(e) for e in launch.log.events if e.name == "dma_start" and by_pipeline(e.equation)}
     if not pipes or len(launch.log.events) * launch.steps > _STEPS:
         return
     named: set[str] = set()
@@ -57,12 +53,6 @@ def revisited_inside(launch: Launch) -> Iterator[Finding]:
                 yield _finding(launch, event, target, first.get(source[0]) == "get")
             seen.add(block)
             first.pop(source[0], None)
-
-
-def _piped(equation: JaxprEqn) -> bool:
-    """Whether JAX's pipeline starts this copy."""
-    traceback = equation.source_info.traceback
-    return any(f.file_name == _PIPELINE for f in (traceback.frames if traceback else ()))
 
 
 def _place(part: Part) -> Any:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from puzzles._compile import CHIPS, price
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge.accuracy import narrowings
 from puzzles._judge.origin import line_of, observed
@@ -85,6 +86,11 @@ class Cost:
     lanes = _sum(lambda one: one.lanes)
     smem = _most(lambda one: one.smem_bytes)
     vmem = _most(lambda one: one.vmem_bytes)
+
+    @cached_property
+    def seconds(self) -> float:
+        """The price of all launches on a v5e."""
+        return price(self.launches, CHIPS["v5e"]).seconds
 
     @property
     def grids(self) -> str:

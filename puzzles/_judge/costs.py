@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._compile import CHIPS
+from puzzles._compile import CHIPS, price
 from puzzles._judge.cost import ALIASES, Cost, multiplies
 from puzzles._judge.exceptions import learners_code
 from puzzles._launch import Launch, Operand, Traced, trace_call
@@ -27,7 +27,7 @@ from puzzles._program import (
     parameter_names,
 )
 from puzzles._puzzle import Puzzle
-from puzzles._receipt import amount, amounts, scaled
+from puzzles._receipt import amount, amounts, scaled, seconds_words
 from puzzles._rules import Finding, sentence
 
 # Where blocks differ, costs that follow from them do, too: how full the tiles along the edge of a
@@ -35,6 +35,7 @@ from puzzles._rules import Finding, sentence
 _EXACT = 1.0
 _BY_BLOCKS = 1.34
 _BY_TRAFFIC = 2.0
+_BY_TIME = 6.0  # right answers on record, with other blocks, take up to 5.4 times
 # Always allowed beside the reference's share of steps without work, and of dots that only sum.
 _SOME = 0.02
 # Of its arrays, or what of them is moved, made outside of kernels.
@@ -245,6 +246,15 @@ def _operands(cost: Cost) -> list[tuple[Launch, Operand]]:
     return [(one, o) for one in cost.launches for o in (*one.inputs, *one.outputs)]
 
 
+def _time(mine: Cost, par: Cost) -> Facts:
+    cause = next(iter(price(mine.launches, _CHIP).causes), "")
+    return {
+        "time": seconds_words(mine.seconds),
+        "enough": seconds_words(par.seconds),
+        "cause": cause,
+    }
+
+
 def _fits(mine: Cost, par: Cost, same: bool) -> float:
     """What a kernel gets of VMEM, or asks for in the reference."""
     given = (one.vmem_limit_bytes or 0 for one in par.launches)
@@ -287,4 +297,8 @@ COSTS = (
         more=lambda mine, par, same: (_LIST if par.smem else _TABLE) * _CHIP.smem_bytes,
     ),
     Limit("with_dots", _EXACT, None, _dots, asked=lambda mine, par: par.dot_flops > 0),
+    Limit(
+        "seconds", _BY_TIME, _BY_TIME,
+        _time,
+    ),
 )  # fmt: skip

@@ -17,13 +17,11 @@ from puzzles._puzzle import Puzzle
 from puzzles._receipt import (
     amount,
     amounts,
+    causes_words,
     receipt_text,
     scaled,
-    seconds_words,
-    step_seconds,
     stored,
-    times,
-    wait_seconds,
+    time_words,
 )
 from puzzles._rules import RULES, address, sentence, title_of
 
@@ -147,7 +145,7 @@ def line(puzzle: Puzzle, label: str, mine: Cost, par: Cost | None = None) -> str
     """The number that the rung is about, and what bounds it: "At N=512: 6 steps; at least ..."."""
     plainly = f"{mine.steps:,} step{'s' * (mine.steps != 1)}, {amount(mine.bytes)} moved"
     told = _par(puzzle, mine, par or mine) or plainly
-    return f"At {label}: {'; '.join((told, *_bound(mine)[:1]))}."
+    return f"At {label}: {'; '.join(filter(None, (told, time_words(mine.launches, _CHIP))))}."
 
 
 def beside(scale: Scale, ran: tuple[str, ...]) -> str:
@@ -177,7 +175,7 @@ def beside(scale: Scale, ran: tuple[str, ...]) -> str:
     wide = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{name:<{wide[0]}}  {a:<{wide[1]}}  {b}".rstrip() for name, a, b in rows]
     told = {
-        "time": "".join(_bound(mine)[1:]),
+        "time": causes_words(mine.launches, _CHIP),
         "stored": stored(mine.launches),
         "ran": ", ".join(ran) if mine.steps > 1 else "",
     }
@@ -194,26 +192,3 @@ def _par(puzzle: Puzzle, mine: Cost, par: Cost) -> str | None:
     except Exception:  # the author asks for operands that this launch does not have
         return None
     return f"{told} (the reference: {theirs})" if theirs and told != theirs else told
-
-
-def _bound(cost: Cost) -> tuple[str, ...]:
-    """What bounds it: HBM and the matrix unit, which work at the same time, its steps, its waits.
-
-    Then, where it is steps or waits: how long one takes, and all else.
-    """
-    least = cost.least
-    memory, matrix = times(least.bytes, least.flops if least.dot_flops else 0, _CHIP)
-    seconds, steps = max(memory, matrix), step_seconds(cost.launches, _CHIP)
-    waits = wait_seconds(cost.launches, _CHIP)
-    if not seconds:
-        return ()
-    slower = "the matrix unit" if matrix > memory else "HBM"
-    if max(steps, waits) <= seconds:
-        return (sentence("bound_by", time=seconds_words(seconds), chip=_CHIP.name, slower=slower),)
-    bound, single, each, whole = "bound_by_its_steps", "a_step", _CHIP.step_seconds, steps
-    if waits > steps:
-        bound, single = "bound_by_its_waits", "a_wait"
-        each, whole = _CHIP.wait_seconds, waits + memory
-    by = sentence(bound, time=seconds_words(whole), chip=_CHIP.name)
-    alone = seconds_words(seconds)
-    return (by, sentence(single, time=seconds_words(each), slower=slower, alone=alone))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from puzzles._launch.abstract_refs import memory_space
 from puzzles._launch.block_checks import faults, step_number
-from puzzles._launch.copies import Copy
+from puzzles._launch.copies import Copy, by_pipeline
 from puzzles._launch.copies_in_flight import Flight, Flights, View
 from puzzles._launch.events import Event, Part, accessed
 from puzzles._launch.finding import (

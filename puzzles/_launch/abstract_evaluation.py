@@ -22,14 +22,15 @@ from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, copy_parts, scan
 from puzzles._launch.abstract_refs import LOOKS, UNKNOWN, UNNAMED, Buffer, Cells, Ref, place
 from puzzles._launch.copies import moved
 from puzzles._launch.events import EVENTS, Event, accessed
-from puzzles._launch.log import LEAST, MOST, Access, FalseHint, Log, work
+from puzzles._launch.log import LEAST, MOST, Access, FalseHint, Log, vector_slots, work
 from puzzles._program import Interpreter, callee, evaluate, subjaxprs
 
 # Of what an equation is given, or gives: arrays over the grid, refs, or UNKNOWN.
 Values = list[Any]
 Path = tuple[int, ...]  # where an equation stands: its place in each program around it
-# Of an equation what is the same in each round: its meaning, and how much work it is.
-Planned = tuple[Callable[..., Values], int, int]
+# Of an equation what is the same in each round: its meaning, and how much work it is (`work`,
+# `vector_slots`).
+Planned = tuple[Callable[..., Values], int, int, int]
 
 SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
 LARGE = 4_000_000  # elements of such a value over all steps
@@ -86,9 +87,11 @@ class AbstractInterpreter(Interpreter):
         return self.run(closed.jaxpr, [self.known(c) for c in closed.consts], args, weight, path)
 
     def step(self, equation: JaxprEqn, plan: Planned, values: Values, *where: Any) -> Values:
-        does, operations, lanes = plan
+        does, operations, lanes, slots = plan
         n, weight, path = where
         self.within.append(equation)
+        if slots:
+            self.log.slots = self.log.slots + slots * self.times(weight)
         if operations:
             self.count(equation, operations, lanes, weight, (*path, n))
         outs = does(values, weight, (*path, n))
@@ -105,7 +108,7 @@ class AbstractInterpreter(Interpreter):
             does = partial(meaning, self, equation)
         elif (inner := callee(equation)) is not None:
             does = partial(self.closed, inner)
-        return does, *work(equation)
+        return does, *work(equation), vector_slots(equation)
 
     def other(
         self, equation: JaxprEqn, inner: list[Jaxpr], values: Values, weight: np.ndarray, path: Path
@@ -144,12 +147,16 @@ class AbstractInterpreter(Interpreter):
         leads = (v.shape[: self.rank] for v in values)
         return own <= 1 or own * math.prod(np.broadcast_shapes(*leads)) <= LARGE
 
+    def times(self, weight: np.ndarray) -> np.ndarray:
+        """How often all steps together come by, as a pair (most, least) of Python's integers."""
+        alike = math.prod(self.grid) // max(1, weight[MOST].size)
+        return np.array([int(one.sum()) * alike for one in weight], object)
+
     def count(
         self, equation: JaxprEqn, operations: int, lanes: int, weight: np.ndarray, path: tuple
     ) -> None:
         """Add its operations, as often as `weight` says."""
-        log, alike = self.log, math.prod(self.grid) // max(1, weight[MOST].size)
-        steps = np.array([int(one.sum()) * alike for one in weight], object)  # Python's integers
+        log, steps = self.log, self.times(weight)
         log.flops = log.flops + operations * steps
         log.transcendentals = log.transcendentals + operations * steps * bool(lanes)
         log.lanes = log.lanes + lanes * steps

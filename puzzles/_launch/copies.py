@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from jax.experimental.pallas import tpu as pltpu
 
 from puzzles._jax import JaxprEqn, copy_parts
 from puzzles._launch.abstract_refs import called, place
 from puzzles._launch.finding import text_of
 from puzzles._launch.operand import Operand, itemsize
+
+_PIPELINE = inspect.getsourcefile(inspect.unwrap(pltpu.emit_pipeline))
 
 
 @dataclass(frozen=True)
@@ -40,12 +44,13 @@ class Copy(Move):
 
     line: str  # of the kernel, stripped; empty where it is not known
     executed: np.ndarray = field(compare=False)  # (steps,) int: how often each step starts it
+    by_pipeline: bool = False  # `emit_pipeline` starts it
 
     @classmethod
     def of(cls, move: Move, within: Sequence[JaxprEqn], executed: np.ndarray) -> Copy:
         """The copy that the last equation of `within` starts, inside those before it."""
         line = next(filter(None, (text_of(one.source_info) for one in reversed(within))), "")
-        return cls(**vars(move), line=line, executed=executed)
+        return cls(**vars(move), line=line, executed=executed, by_pipeline=by_pipeline(within[-1]))
 
     @property
     def times(self) -> int:
@@ -56,6 +61,12 @@ class Copy(Move):
     def bytes(self) -> int:
         """What all its executions move."""
         return self.bytes_each * self.times
+
+
+def by_pipeline(equation: JaxprEqn) -> bool:
+    """Whether `emit_pipeline` starts this copy."""
+    traceback = equation.source_info.traceback
+    return any(f.file_name == _PIPELINE for f in (traceback.frames if traceback else ()))
 
 
 def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -106,6 +107,21 @@ class Launch:
     def lanes(self) -> int:
         """Of the vectors that hold exps."""
         return self.log.lanes[self.which]
+
+    @property
+    def vector_slots(self) -> int:
+        """Quarters of a cycle in which the vector unit computes."""
+        return self.log.slots[self.which]
+
+    @cached_property
+    def moving_steps(self) -> int:
+        """Steps that move a block: of the grid, and of `emit_pipeline` inside the kernel."""
+        piped = [o.fetched for o in (*self.inputs, *self.outputs) if o.piped]
+        inner: Counter[str] = Counter()
+        for copy in self.copies:
+            if copy.by_pipeline:
+                inner[copy.source if copy.spaces[0] == "hbm" else copy.target] += copy.times
+        return int(np.any(piped, axis=0).sum() if piped else 0) + max(inner.values(), default=0)
 
     @cached_property
     def copies(self) -> tuple[Copy, ...]:

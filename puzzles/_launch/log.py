@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +29,38 @@ REDUCTIONS = {
     "reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "argmax", "argmin", "cumsum",
     "cumprod", "cummax", "cummin", "cumlogsumexp",
 }  # fmt: skip
+# Quarters of a cycle of the vector unit for 8 × 128 elements of float32: four slots for arithmetic,
+# one for exponentials. Fitted to libtpu's estimates for v5e; `tests/steps.py` has the launches.
+_VECTOR_SLOTS = {
+    "select_n": 1, "convert_element_type": 1, "eq": 1, "ne": 1, "lt": 1, "le": 1, "gt": 1, "ge": 1,
+    "and": 1, "or": 1, "div": 9, "sqrt": 12, "rsqrt": 8, "log1p": 9, "logistic": 12, "erf": 38,
+    "pow": 54, "sin": 148, "cos": 148, "transpose": 12, "argmax": 14, "argmin": 14,
+}  # fmt: skip
+_EXP_SLOTS, _LANES_REDUCED, _ROWS_REDUCED = 4, 5, 2
+
+
+def vector_slots(equation: JaxprEqn) -> int:
+    """Quarters of a cycle in which the vector unit executes an equation; 0 for scalars.
+
+    A column takes whole vectors of 8 × 128 elements, as `work` counts them.
+    """
+    name = equation.primitive.name
+    reduces = name in REDUCTIONS
+    aval = (equation.invars if reduces else equation.outvars)[0].aval if equation.outvars else None
+    shape = getattr(aval, "shape", ())
+    if math.prod(shape) == 1:
+        return 0
+    slots = _VECTOR_SLOTS.get(name, 0)
+    if reduces and not slots:
+        across = len(shape) - 1 in equation.params.get("axes", ())
+        slots = _LANES_REDUCED if across else _ROWS_REDUCED
+    slots = slots or (name in ARITHMETIC) + _EXP_SLOTS * (name in TRANSCENDENTAL)
+    return slots * _vectors(shape)
+
+
+def _vectors(shape: Sequence[int]) -> int:
+    *leading, rows, columns = (1, 1, *shape)
+    return math.prod(leading) * -(-rows // 8) * -(-columns // 128)
 
 
 def work(equation: JaxprEqn) -> tuple[int, int]:
@@ -51,10 +84,12 @@ def work(equation: JaxprEqn) -> tuple[int, int]:
     else:
         return 0, 0
     floating = jnp.issubdtype(aval.dtype, jnp.inexact)
-    *leading, rows, columns = (1, 1) + tuple(aval.shape)
-    vectors = math.prod(leading) * -(-rows // 8) * -(-columns // 128)
-    wide = vectors * 8 * 128 * (name in TRANSCENDENTAL)
+    wide = _vectors(aval.shape) * 8 * 128 * (name in TRANSCENDENTAL)
     return math.prod(aval.shape) * floating, wide * floating
+
+
+# Passes over bf16 parts of f32 factors.
+_PASSES = {jax.lax.Precision.HIGH: 3, jax.lax.Precision.HIGHEST: 6}
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +97,7 @@ class Dot:
     """One `dot_general` of a kernel: shapes, dtypes of (lhs, rhs, out), and who executes it.
 
     rounds: of f32 factors a TPU takes the bf16, unless the dot asks for more. line: its text.
+    passes: runs of the matrix unit that its precision takes.
     """
 
     lhs: tuple[int, ...]
@@ -72,6 +108,7 @@ class Dot:
     flops_each: int
     rounds: bool = False
     line: str = ""
+    passes: int = 1
 
     @classmethod
     def of(cls, equation: JaxprEqn, executed: np.ndarray) -> Dot:
@@ -79,7 +116,8 @@ class Dot:
         lhs, rhs, out = (v.aval for v in (*equation.invars[:2], equation.outvars[0]))
         dtypes = (str(lhs.dtype), str(rhs.dtype), str(out.dtype))
         asked = equation.params["precision"]
-        exactly = asked is not None and all(p == jax.lax.Precision.HIGHEST for p in asked)
+        precisions = asked if isinstance(asked, tuple) else (asked,)
+        passes = max(_PASSES.get(one, 1) for one in precisions) if "float32" in dtypes[:2] else 1
         return cls(
             lhs.shape,
             rhs.shape,
@@ -87,14 +125,22 @@ class Dot:
             dtypes,
             executed,
             work(equation)[0],
-            rounds="float32" in dtypes[:2] and not exactly,
+            rounds="float32" in dtypes[:2] and passes < 6,
             line=text_of(equation.source_info),
+            passes=passes,
         )
 
     @property
     def flops(self) -> int:
         """Operations of all its executions."""
         return self.flops_each * int(self.executed.sum())
+
+    def matrix_flops(self, side: int) -> int:
+        """Operations that the matrix units spend: sides filled up, each pass counted."""
+        depth = self.flops_each // max(1, 2 * math.prod(self.out))
+        *rows, columns = (1, *self.out)
+        filled = math.prod(rows) * (-(-columns // side) * side) * (-(-depth // side) * side)
+        return 2 * self.passes * filled * int(self.executed.sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +190,7 @@ class Log:
     flops: np.ndarray = field(default_factory=_none)
     transcendentals: np.ndarray = field(default_factory=_none)
     lanes: np.ndarray = field(default_factory=_none)  # of those
+    slots: np.ndarray = field(default_factory=_none)  # of the vector unit, four a cycle
     dots: dict[tuple, tuple[JaxprEqn, np.ndarray]] = field(default_factory=dict)
     copies: dict[tuple, tuple[tuple[JaxprEqn, ...], np.ndarray]] = field(default_factory=dict)
     scoped: dict[tuple, list[Any]] = field(default_factory=dict)  # what `pl.run_scoped` allocates

@@ -305,7 +305,7 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # * **Two block sizes for keys.** In JAX's kernel a step fetches `block_kv` keys, and a dot takes `block_kv_compute` of them: large
 #   fetches, small intermediates. The backward kernels have sizes of their own.
 # * **The vector unit.** A score costs 4 · H FLOPs in the matrix unit, and a maximum, an exponential and a sum outside of it. The receipt's
-#   "at most" ignores these. With H = 64 there are half as many FLOPs and just as many exponentials, and blocks are
+#   share of the peak ignores these; its time counts them. With H = 64 there are half as many FLOPs and just as many exponentials, and blocks are
 #   still padded to 128 lanes. tokamax, below, takes exponentials to the base 2.
 # * **Documents.** Ids are known too late for a list made in NumPy. So tiles between two documents are computed and masked, here and with the
 #   `segment_ids` of JAX's kernel. But JAX's kernel also accepts a mask as a JAX array. Its tables are then made on the device, and these dots are skipped. The price: it keeps the whole mask in HBM. tokamax (2026) does so too; it makes the flat list on the device, and launches a grid whose length is known only there.

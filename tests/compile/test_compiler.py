@@ -304,18 +304,17 @@ def test_the_environment_of_this_process_is_left_alone():
 @pytest.mark.newest
 @pytest.mark.usefixtures("compiler")
 def test_a_receipt_s_cause_and_time_are_libtpu_s_where_steps_are_priced():
-    """On launches that the price of a step was not fitted to; `make steps` prints all of them."""
-    found = list(steps.estimated(steps.held_out(), ["v5e"]))
-    assert len(found) >= 4
+    """On launches that no figure was fitted to; docs/prices.md has all of them, on two chips."""
+    found = [one for one in steps.estimated(steps.held_out(), ["v5e"]) if one.counts]
+    assert len(found) >= 10
     assert sum(one.agrees for one in found) >= 0.9 * len(found)
-    assert sum(1 / 3 <= one.ratio <= 3 for one in found) >= 0.9 * len(found)
-    # without the third term they are not: the check can fail
-    assert max(one.cycles / one.work for one in found) > 3
+    # HBM's time alone does not agree: the check can fail
+    assert max(one.seconds / one.price.hbm for one in found) > 3
 
 
 def test_cycles_are_not_estimated_where_they_would_be_wrong():
-    with pytest.raises(_compile.NoEstimateError, match="for v5e and v5p only"):
-        _compile.estimated_cycles(traced(launch(), shape(256, 256)), "v6e")
+    with pytest.raises(_compile.NoEstimateError, match="for v5e, v5p and v6e only"):
+        _compile.estimated_cycles(traced(launch(), shape(256, 256)), "v4")
 
     def fn(n, x):
         spec = pl.BlockSpec((128, 128), lambda i, n_ref: (n_ref[i], 0))
