@@ -94,7 +94,10 @@ def test_steps_of_emit_pipeline_count_as_the_grid_s_do():
         x = S((size, size), f32)
         (launch,) = trace(puzzles.find("pipelined_add").solution, x, x)
         assert launch.steps == 1
-        assert counted(launch).moving_steps == steps
+        if launch.unknown_loops:  # JAX 0.7 makes the second a loop whose length is not known
+            assert price((launch,), CHIPS["v5e"]).bound == "at least"
+        else:
+            assert counted(launch).moving_steps == steps
 
 
 def test_precision_takes_passes_of_the_matrix_unit():
