@@ -17,6 +17,7 @@ from puzzles._author.report import problem
 from puzzles._compile import Compiler
 from puzzles._judge import Case, Verdict, at_scale, cases, fresh_cases, judge, judge_fresh
 from puzzles._launch import keeping_traces, kernels, trace_call
+from puzzles._program import over_mesh
 from puzzles._puzzle import Puzzle, load, starter_function, variant
 from puzzles._record import Alternative, Mistake
 from puzzles._rules import to_author
@@ -154,7 +155,9 @@ def compiler_problems(
     answers |= {variant(puzzle, one): one for one in alternatives}
     programs = {}
     for fn, case in product(answers, cases(puzzle)):
-        programs.update(kernels(trace_call(case.judged(fn), *case.args)))
+        traced = trace_call(case.judged(fn), *case.args)
+        # A kernel that speaks to other devices compiles only in its `shard_map`.
+        programs.update({(fn, case): traced} if puzzle.axes else kernels(traced))
     whole = cases(puzzle)[0].reference
     for within in kernels(whole):
         programs.pop(within, None)
@@ -175,7 +178,7 @@ def production_problems(puzzle: Puzzle, compiler: Compiler) -> Iterator[str]:
     shapes = {"": given}
     if _has_bf16(drawn) and not _has_bf16(given):  # statistics beside bf16 stay f32
         shapes[" in bf16"] = jax.tree.map(_in_bf16, given)
-    judged = puzzle.observe(puzzle.solution) if puzzle.observe else puzzle.solution
+    judged = puzzle.judged(puzzle.solution, puzzle.axes, over_mesh)
     for how, args in shapes.items():
         if why := compiler.compile(trace_call(judged, *args), ["v5e"])["v5e"]:
             yield problem(puzzle.place("scale="), "scale_not_compiled", how=how, why=why)

@@ -101,6 +101,10 @@ def _one_block(puzzle: Puzzle) -> Iterator[Fault]:
     """One case has more than one block on every axis, or a wrong index map is right by luck."""
     if not puzzle.kernel:
         return
+    if puzzle.axes:
+        if max(size for case in cases(puzzle) for size in case.axes.values()) < 3:
+            yield "devices", problem(puzzle.place("cases="), "few_devices")
+        return
     grids = [[one.grid for one in case.reference.launches] for case in cases(puzzle)]
     if any(all(size > 1 for grid in case for size in grid) for case in grids):
         return

@@ -29,8 +29,7 @@ from puzzles._program import (
 )
 from puzzles._rules import sentence
 from puzzles._simulator.machine import Machine
-from puzzles._simulator.programs import drawn
-from puzzles._simulator.semantics import HazardError, RunLog, Semantics, address
+from puzzles._simulator.semantics import HazardError, RunLog, Semantics, address, drawn
 from puzzles._simulator.turns import DeadlockError, Turns
 from puzzles._simulator.wire import HOP_SECONDS, V5E_SPEEDS, Clock, Speeds, Wire
 

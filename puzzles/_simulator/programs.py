@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import JaxprEqn, is_key, key_bits, keys_of
+from puzzles._jax import JaxprEqn
 from puzzles._launch import Launch, Traced
 from puzzles._program import (
     CALLS,
@@ -20,12 +18,14 @@ from puzzles._program import (
     Observer,
     UnsupportedError,
     Values,
+    axes_around_kernels,
     run_program,
     runs_in_python,
     single,
 )
+from puzzles._simulator.devices import run_devices
 from puzzles._simulator.machine import Machine
-from puzzles._simulator.semantics import RunLog, Semantics
+from puzzles._simulator.semantics import RunLog, Semantics, drawn
 
 
 @dataclass
@@ -77,6 +77,8 @@ def step_by_step(
     """
     how = Semantics() if strict else None
     try:
+        if axes_around_kernels(traced.jaxpr.jaxpr):
+            return run_devices(traced, Semantics()).results
         launch_of = _launches(traced)
 
         def launch(call: JaxprEqn, values: Values) -> Values:
@@ -102,12 +104,3 @@ def _launches(traced: Traced) -> Callable[[JaxprEqn, Values], Launch]:
         return alone
     launches = iter(traced.launches)
     return lambda call, values: next(launches)
-
-
-def drawn(form: Any, seed: int) -> Any:
-    """Made-up data of a shape and dtype: floats around zero, everything else 0."""
-    if is_key(form):
-        return keys_of(jnp.zeros(key_bits(form).shape, jnp.uint32), form)
-    if not jnp.issubdtype(form.dtype, jnp.floating):
-        return np.zeros(form.shape, form.dtype)
-    return np.random.default_rng(seed).standard_normal(form.shape, np.float32).astype(form.dtype)

@@ -21,7 +21,7 @@ from puzzles._launch import WARNING, Finding, Launch, Traced, told
 from puzzles._program import equations, kernel_calls
 from puzzles._rules import sentence
 from puzzles._simulator.devices import on_mesh, run_devices, schedules
-from puzzles._simulator.programs import ProgramRun, drawn, run_as
+from puzzles._simulator.programs import ProgramRun, run_as
 from puzzles._simulator.semantics import (
     EDGE,
     HazardError,
@@ -29,6 +29,7 @@ from puzzles._simulator.semantics import (
     RunLog,
     Semantics,
     comparable,
+    drawn,
 )
 from puzzles._simulator.simulator import cannot, foreseen
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from puzzles._jax import is_key, key_bits, keys_of
 from puzzles._launch import Finding, Launch
 
 EDGE = 3  # steps of an axis at its edges: the first two, and the last
@@ -85,3 +86,12 @@ def comparable(value: np.ndarray) -> int:
         value = value.astype(np.float32)
         value = np.where(np.isnan(value), np.float32(np.nan), value)
     return hash((value.shape, value.tobytes()))
+
+
+def drawn(form: Any, seed: int) -> Any:
+    """Made-up data of a shape and dtype: floats around zero, everything else 0."""
+    if is_key(form):
+        return keys_of(jnp.zeros(key_bits(form).shape, jnp.uint32), form)
+    if not jnp.issubdtype(form.dtype, jnp.floating):
+        return np.zeros(form.shape, form.dtype)
+    return np.random.default_rng(seed).standard_normal(form.shape, np.float32).astype(form.dtype)

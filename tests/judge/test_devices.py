@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from ring_sum import PUZZLE, ring_sum
 
 from puzzles import judge, on_devices, show
+from puzzles._author import soundness
+from puzzles._judge import cases, execute
 from puzzles._program import over_mesh
 from puzzles._puzzle import load, mutate
 
@@ -98,3 +102,14 @@ def test_show_draws_the_devices_and_crosses_the_copy_that_overwrites(
     assert "while device 2 still sends it" in wrong
     assert "device 1 to 2: slots_ref[0]" in wrong.splitlines()[-1]
     assert wrong.splitlines()[-1].endswith("✗")
+
+
+def test_an_author_is_asked_for_a_ring_of_three() -> None:
+    assert [name for name, _ in soundness._one_block(PUZZLE)] == []
+    two = dataclasses.replace(PUZZLE, axes={"x": 2}, cases=[dict(M=16, N=128)])
+    assert [name for name, _ in soundness._one_block(two)] == ["devices"]
+
+
+def test_a_reference_on_a_mesh_runs_without_jax() -> None:
+    (result,) = execute(cases(PUZZLE)[0].reference)
+    assert np.allclose(result, cases(PUZZLE)[0].expected, atol=1e-4)
