@@ -330,14 +330,6 @@ def abstract_device(**wanted: Any) -> Any:
     return AbstractDevice(**{name: wanted[name] for name in wanted if name in known})
 
 
-def mesh_with(mesh: Any, device: Any) -> Any:
-    """An abstract mesh of such devices; the mesh itself on a JAX that does not ask for them."""
-    if device is None or "abstract_device" not in inspect.signature(type(mesh)).parameters:
-        return mesh
-    types, names = mesh.axis_types, mesh.axis_names
-    return type(mesh)(mesh.axis_sizes, names, axis_types=types, abstract_device=device)
-
-
 def answers_about_tpus() -> Iterator[tuple[Any, str]]:
     """(module, name) of the functions that `emit_pipeline` asks which TPU it is traced for."""
     for path in (

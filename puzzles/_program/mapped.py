@@ -9,17 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
-from puzzles._jax import Jaxpr, JaxprEqn, abstract_device, mesh_with
+from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._program.jaxprs import PALLAS_CALL, visited
-
-V5E = {"device_kind": "TPU v5 lite", "num_cores": 1, "platform": "tpu"}
-
-
-def abstract_mesh(axes: Mapping[str, int]) -> AbstractMesh:
-    """A mesh of TPUs v5e with these axes and lengths."""
-    types = (AxisType.Auto,) * len(axes)
-    mesh = AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=types)
-    return mesh_with(mesh, abstract_device(**V5E))
 
 
 def over_mesh(
@@ -45,7 +36,10 @@ def over_mesh(
 
         devices = PartitionSpec(tuple(axes))
         specs = tuple(PartitionSpec() if n in shared else devices for n in arrays)
-        where = abstract_mesh(axes) if mesh is None else mesh
+        where = mesh
+        if where is None:
+            auto = (AxisType.Auto,) * len(axes)  # not the default since JAX 0.11.2
+            where = AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=auto)
         whole = jax.shard_map(
             local, mesh=where, in_specs=specs, out_specs=devices, check_vma=False
         )  # fmt: skip

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from puzzles._jax import JaxprEqn, close, compiler_param, copy_ends, copy_parts, is_remote
-from puzzles._launch import Launch, Traced, View, taken, text_of, when
+from puzzles._launch import Launch, Traced, View, program_of, taken, text_of, when
 from puzzles._program import (
     ProgramInterpreter,
     UnsupportedError,
@@ -156,19 +156,15 @@ _Body.meanings = ProgramInterpreter.meanings | {"axis_index": _Body._axis_index}
 
 
 @lru_cache(maxsize=64)
-def _plain_launch(call: JaxprEqn) -> Launch | None:
+def _plain_launch(call: JaxprEqn) -> Launch:
     """The launch of a call that no operand steers, read once for all devices."""
-    mapping = call.params["grid_mapping"]
-    if mapping.num_index_operands or mapping.num_dynamic_grid_bounds:
-        return None
-    program, needed = single(call, list(call.invars))
-    forms = tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in needed)
-    return Traced(program, forms, None).launches[0]
+    return program_of(call).launches[0]
 
 
 def _launch(call: JaxprEqn, values: _Values) -> Launch:
-    if (launch := _plain_launch(call)) is not None:
-        return launch
+    mapping = call.params["grid_mapping"]
+    if not (mapping.num_index_operands or mapping.num_dynamic_grid_bounds):
+        return _plain_launch(call)
     program, given = single(call, values)
     return Traced(program, tuple(given), None).launches[0]
 
@@ -448,21 +444,18 @@ class _Device(Machine):
         axes, sizes = self.mesh.axes, tuple(self.mesh.axes.values())
         if device is None:
             return self.number
-        number = device
-        if isinstance(device, Mapping | tuple | list):
+        if isinstance(device, Mapping):
             own = np.unravel_index(self.number, sizes)
-            named = device if isinstance(device, Mapping) else {}
-            places = [*map(int, jax.tree.leaves(device))] if not named else [
-                int(named.get(name, at)) for name, at in zip(axes, own, strict=True)
-            ]  # fmt: skip
+            device = [device.get(name, at) for name, at in zip(axes, own, strict=True)]
+        if isinstance(device, tuple | list):
+            places = [*map(int, jax.tree.leaves(list(device)))]
             if len(places) != len(sizes):
                 facts = dict(given=len(places), axes=", ".join(axes), count=len(sizes))
                 self.wrong(equation, "device_id_of_other_mesh", "out-of-bounds", **facts)
-            strides = [math.prod(sizes[n + 1 :]) for n in range(len(sizes))]
-            number = sum(at * n for at, n in zip(places, strides, strict=True))
-            if not all(0 <= at < size for at, size in zip(places, sizes, strict=True)):
-                number = places[0] if len(places) == 1 else -1
-        there, count = int(number), self.mesh.count
+            device = places[0] if len(places) == 1 else -1
+            if all(0 <= at < size for at, size in zip(places, sizes, strict=True)):
+                device = np.ravel_multi_index(places, sizes)
+        there, count = int(device), self.mesh.count
         if not 0 <= there < count:
             facts = dict(device=self.number, there=there, count=count, when=when(self.ids))
             self.wrong(equation, words, "out-of-bounds", **facts)
