@@ -447,8 +447,9 @@ class _Device(Machine):
         if isinstance(device, Mapping):
             own = np.unravel_index(self.number, sizes)
             device = [device.get(name, at) for name, at in zip(axes, own, strict=True)]
-        if isinstance(device, tuple | list):
-            places = [*map(int, jax.tree.leaves(list(device)))]
+        logical = "LOGICAL" in str(equation.params.get("device_id_type"))
+        if isinstance(device, tuple | list) or not (logical or len(sizes) == 1):
+            places = [*map(int, jax.tree.leaves(device))]
             if len(places) != len(sizes):
                 facts = dict(given=len(places), axes=", ".join(axes), count=len(sizes))
                 self.wrong(equation, "device_id_of_other_mesh", "out-of-bounds", **facts)

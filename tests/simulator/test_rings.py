@@ -232,6 +232,20 @@ def test_ids_are_numbers_tuples_and_dicts(kind: str, axes: dict[str, int]) -> No
     assert np.array_equal(result, np.roll(rows, 1, axis=1).reshape(x.shape))
 
 
+def test_an_id_of_another_mesh_is_found() -> None:
+    def kernel(x_ref, o_ref, send, recv):
+        flat = lax.axis_index("y") * 2 + lax.rem(lax.axis_index("x") + 1, 2)
+        pltpu.make_async_remote_copy(x_ref, o_ref, send, recv, device_id=flat).start()
+
+    anywhere = pl.BlockSpec(memory_space=pl.ANY)
+    x = jnp.zeros((4, 8, 128))
+    call = pl.pallas_call(
+        kernel, in_specs=[anywhere], out_specs=anywhere, out_shape=x[0], scratch_shapes=[DMA, DMA]
+    )
+    with pytest.raises(HazardError, match="has 1 of 2 places"):
+        run_devices(trace_call(over_mesh(call, SQUARE), x), Semantics())
+
+
 def test_the_wire_counts_copies_and_whether_a_product_hides_them() -> None:
     ring = Ring(4, 2, 2, "right", "both", "both", False)
     x = jnp.zeros((4, ROWS, 128), jnp.float32)
