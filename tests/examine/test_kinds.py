@@ -84,7 +84,7 @@ def test_a_parallel_sum_is_wrong_where_two_cores_share_a_grid() -> None:
     assert (one.severity, one.chips) == ("error", ("v5p",))
 
 
-def test_an_input_that_is_sent_is_not_written_and_who_gets_nothing_waits_for_ever() -> None:
+def test_an_input_that_is_sent_is_not_written_and_two_senders_share_no_place() -> None:
     def kernel(x_ref, o_ref, send, recv):
         copy = pltpu.make_async_remote_copy(x_ref, o_ref, send, recv, device_id=0)
         copy.start()
@@ -99,7 +99,7 @@ def test_an_input_that_is_sent_is_not_written_and_who_gets_nothing_waits_for_eve
     found = examine(fn, TILE)
     assert not any(one.kind == "alias" for one in found.findings)
     (one,) = (one for one in found.findings if one.kind == "hazard")
-    assert "waits for a copy that is not on its way" in one.says
+    assert "where the copy of device 0 (`copy.start()`) may still land" in one.says
 
 
 def test_a_finding_is_told_of_each_launch_of_one_name() -> None:
