@@ -1,4 +1,4 @@
-"""What a learner calls: check, checked, hint, solution, progress. Only these print."""
+"""Functions for learners: check, checked, hint, solution, progress. Only these print."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class _Shown(Verdict):
 def check(fn: Callable, seed: int | None = None) -> Verdict | None:
     """Judge a learner's function by the puzzle of its name and show the verdict.
 
-    seed: draws other data for all cases and the fresh case, as the verdict on a fresh case says.
+    seed: the seed of the data, which the verdict on a random case names.
 
     Never raises, unless PUZZLES_STRICT=1: then anything but a pass raises NotPassedError.
-    Returns None where there was nothing to judge; the sentence shown says why.
+    Returns None if there is nothing to judge, after showing a sentence with the reason.
     """
     global _just_shown
     try:
@@ -129,8 +129,9 @@ def _other_answers(name: str) -> str:
     """Up to three alternatives of the puzzle's record, folded; "" if there are none."""
     puzzle = find(name)
     shown = [
-        paragraph(f"A solution that {other.name}:") + source(_solution_of(other.apply(puzzle.text)))
-        for other in puzzle.alternatives[:3]
+        paragraph(f"A solution that {answer.name}:")
+        + source(_solution_of(answer.apply(puzzle.text)))
+        for answer in puzzle.alternatives[:3]
     ]
     return fold(sentence("other_answers", count=len(shown)), "".join(shown)) if shown else ""
 
@@ -167,9 +168,9 @@ def _nothing_judged(why: str) -> None:
     say(why)
 
 
-def our_bug(what: str) -> str:
-    """What is said where `what` raised the exception that is being handled."""
-    return sentence("our_bug", what=what, trace=traceback.format_exc())
+def our_bug(activity: str) -> str:
+    """The sentence for the exception in hand, which `activity` raised."""
+    return sentence("our_bug", what=activity, trace=traceback.format_exc())
 
 
 def _verdict_on(fn: Any, seed: int | None) -> Verdict:
@@ -181,7 +182,7 @@ def _verdict_on(fn: Any, seed: int | None) -> Verdict:
 
 
 def find_for(fn: Any) -> Puzzle:
-    """The puzzle of a function, or of a name; UnknownPuzzleError says what to pass instead."""
+    """The puzzle of a function, or of a name; UnknownPuzzleError has the remedy."""
     if isinstance(fn, str):
         return find(fn)
     if not is_function(fn):
@@ -201,7 +202,7 @@ def _refuse(value: object) -> NoReturn:
 
 
 def described(value: object) -> str:
-    """What a wrong argument is, in words."""
+    """A wrong argument in words, such as "an int"."""
     if isinstance(value, jax.Array):
         return f"an array of shape {value.shape}"
     kind = type(value).__name__
@@ -209,7 +210,7 @@ def described(value: object) -> str:
 
 
 def checked(name: str) -> tuple[Callable, str]:
-    """The answer that passed last in this session, "yours"; the reference where none has."""
+    """The answer that passed last in this session, "yours"; or "the reference"."""
     if name in _passed:
         return _passed[name], "yours"
     return find(name).solution, "the reference"
@@ -220,12 +221,12 @@ def on_devices(
 ) -> Any:
     """Run `fn` on each device of a mesh, and return the results of all devices.
 
-    On a TPU with enough chips they run it; elsewhere NumPy plays the devices.
+    On a TPU with enough chips, they run it; elsewhere NumPy simulates the devices.
 
     Args:
         args: arrays whose first axis counts the devices, in the order of the mesh.
         axes: the name and the length of each axis of the mesh, as `{"x": 4}`.
-        shared: names of the arguments that all devices have alike, without that axis.
+        shared: names of the arguments that are equal on all devices, without that axis.
 
     Raises RuntimeError for a race between devices, a deadlock, or a semaphore left above zero.
     """
@@ -247,7 +248,7 @@ def on_devices(
 
 
 def hint(fn: Callable | str) -> None:
-    """Show the next hint for a puzzle; after the last one, start again."""
+    """Show the next hint for a puzzle; after the last hint, start again."""
     try:
         puzzle = find_for(fn)
     except UnknownPuzzleError as error:
@@ -306,19 +307,19 @@ def _link(name: str) -> str:
     return f'<a href="#{anchor}" style="color:inherit">{html.escape(name)}</a>'
 
 
-def _bar(rungs: tuple[str, ...]) -> str:
+def _bar(names: tuple[str, ...]) -> str:
     solved = _progress.solved()
-    return "".join("■" if rung in solved else "□" for rung in rungs)
+    return "".join("■" if name in solved else "□" for name in names)
 
 
 def _progress_line(name: str) -> str:
     puzzle = find(name)
-    rungs = tuple(ladder_module(puzzle.ladder).RUNGS)
-    here, solved = rungs.index(name), _progress.solved()
-    left = [rung for rung in rungs[here + 1 :] + rungs[:here] if rung not in solved]
+    names = tuple(ladder_module(puzzle.ladder).RUNGS)
+    here = names.index(name)
+    left = _left(names[here + 1 :] + names[:here])
     ahead = f"Next: {left[0]}." if left else "All of it is solved."
-    bar = _bar(rungs)
-    return f"{puzzle.ladder} {bar} {bar.count('■')}/{len(rungs)}. {ahead}"
+    bar = _bar(names)
+    return f"{puzzle.ladder} {bar} {bar.count('■')}/{len(names)}. {ahead}"
 
 
 def say(text: str) -> None:
@@ -332,7 +333,7 @@ def _pre(text: str) -> str:
 
 
 def display(text: str, page: str) -> None:
-    """HTML in a notebook, with the text beside it for other readers; text elsewhere."""
+    """Show HTML in a notebook, with the text as an alternative; print the text elsewhere."""
     if not _progress.in_notebook():
         print(text)
         return

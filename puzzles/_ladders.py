@@ -1,4 +1,4 @@
-"""How ladders and their puzzles are found: this package's own, and those of others."""
+"""Lookup of ladders and puzzles, in this package and in other installed packages."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from types import ModuleType
 from puzzles._puzzle import Puzzle
 
 ENTRY_POINTS = "pallas_puzzles.ladders"
-MANY = 12  # names that are too many to read in a sentence
+MANY = 12  # a message lists fewer names than that
 
 
 class UnknownPuzzleError(LookupError):
-    """No puzzle or ladder has this name; the text suggests the nearest one."""
+    """No puzzle or ladder has this name; the text suggests the most similar name."""
 
 
 @cache
 def _ladder_modules() -> dict[str, ModuleType]:
-    found = {m.__name__.rpartition(".")[2]: m for m in (*_brought_ladders(), *_own_ladders())}
-    return dict(sorted(found.items(), key=lambda item: (getattr(item[1], "ORDER", 99), item[0])))
+    modules = {m.__name__.rpartition(".")[2]: m for m in (*_brought_ladders(), *_own_ladders())}
+    return dict(sorted(modules.items(), key=lambda item: (getattr(item[1], "ORDER", 99), item[0])))
 
 
 def _own_ladders() -> Iterator[ModuleType]:
@@ -38,7 +38,7 @@ def _own_ladders() -> Iterator[ModuleType]:
 
 
 def _brought_ladders() -> Iterator[ModuleType]:
-    """Ladders of other installed packages; one that cannot be loaded is a warning, no more."""
+    """Ladders of other installed packages; a ladder that fails to load becomes a warning."""
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             module = entry.load()
@@ -63,50 +63,50 @@ def ladder_module(name: str) -> ModuleType:
 
 
 def folder_of(name: str) -> Path:
-    """Where a ladder's modules lie."""
+    """The folder of a ladder's modules."""
     return Path(str(ladder_module(name).__file__)).parent
 
 
 def front_page(name: str) -> str:
-    """A ladder's `__init__.py`, as messages name it."""
+    """The path of a ladder's `__init__.py`, for messages."""
     return f"{ladder_module(name).__name__.replace('.', '/')}/__init__.py"
 
 
 def ladders() -> tuple[str, ...]:
-    """The names of all ladders, in the order in which they are meant to be climbed."""
+    """The names of all ladders, in the order in which to solve them."""
     return tuple(_ladder_modules())
 
 
 def ladder(name: str) -> tuple[Puzzle, ...]:
     """The puzzles of a ladder, in order."""
-    return tuple(_rung(ladder_module(name), rung) for rung in ladder_module(name).RUNGS)
+    return tuple(_puzzle(ladder_module(name), puzzle) for puzzle in ladder_module(name).RUNGS)
 
 
 def find(name: str) -> Puzzle:
-    """The puzzle called `name`; UnknownPuzzleError names the nearest one otherwise."""
-    return _rung(ladder_module(ladder_of(name)), name)
+    """The puzzle called `name`; UnknownPuzzleError names the most similar name otherwise."""
+    return _puzzle(ladder_module(ladder_of(name)), name)
 
 
 def ladder_of(name: str) -> str:
-    """The ladder of the puzzle called `name`, whose module is not imported; UnknownPuzzleError."""
-    known = {rung: one for one, module in _ladder_modules().items() for rung in module.RUNGS}
-    if name in known:
-        return known[name]
-    raise UnknownPuzzleError(f"no puzzle is called {name!r}{_nearest(name, list(known))}")
+    """The ladder of the puzzle called `name`, or UnknownPuzzleError; imports no puzzle."""
+    owners = {puzzle: owner for owner, m in _ladder_modules().items() for puzzle in m.RUNGS}
+    if name in owners:
+        return owners[name]
+    raise UnknownPuzzleError(f"no puzzle is called {name!r}{_nearest(name, list(owners))}")
 
 
-def _rung(ladder_package: ModuleType, rung: str) -> Puzzle:
-    return importlib.import_module(f"{ladder_package.__name__}.{rung}").PUZZLE
+def _puzzle(ladder_package: ModuleType, name: str) -> Puzzle:
+    return importlib.import_module(f"{ladder_package.__name__}.{name}").PUZZLE
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    """The remedy for an unknown name: the first known one of which a word is most like it.
+def _nearest(name: str, names: list[str]) -> str:
+    """The remedy for an unknown name: the first of `names` with a similar word.
 
-    Where none is like it, all names if they are few, else what kind of name is meant.
+    If no name is similar: all `names` if there are few, otherwise an example.
     """
-    words = {word: one for one in reversed(known) for word in (*one.split("_"), one)}
+    words = {word: full for full in reversed(names) for word in (*full.split("_"), full)}
     if near := difflib.get_close_matches(name, words, 1):
         return f"; did you mean {words[near[0]]!r}?"
-    if len(known) > MANY:
-        return f"; a puzzle is called as the function that you write, like {known[0]!r}"
-    return f"; there are {', '.join(known)}"
+    if len(names) > MANY:
+        return f"; a puzzle is called as the function that you write, like {names[0]!r}"
+    return f"; there are {', '.join(names)}"

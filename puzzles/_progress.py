@@ -1,4 +1,4 @@
-"""Which puzzles are solved. In a notebook it is kept in a file beside it, so a restart keeps it."""
+"""The solved puzzles. A notebook saves them to a file next to it, which survives a restart."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def solved() -> set[str]:
 
 
 def add(name: str) -> str | None:
-    """Note that a puzzle is solved; a sentence if that cannot outlast this session."""
+    """Note that a puzzle is solved; return a sentence if this cannot be saved."""
     _solved.add(name)
     return _save() if _keeps() else None
 
 
 def where() -> str:
-    """A sentence on how long this is remembered."""
+    """A sentence about how long progress is remembered, and where."""
     if not _keeps():
         return "This count lasts as long as this session."
     return _save() or f"Kept in {Path.cwd() / FILE}; delete that file to begin again."
 
 
 def _keeps() -> bool:
-    """Scripts, tests and CI leave no file behind."""
+    """False for scripts, tests and CI, which must not write a file."""
     return in_notebook() and os.environ.get("PUZZLES_STRICT") != "1"
 
 
@@ -45,7 +45,7 @@ def in_notebook() -> bool:
 
 
 def _stored() -> set[str]:
-    """What the file holds; nothing if there is none, or none that can be read."""
+    """The names in the file; empty if there is no file, or if it cannot be read."""
     try:
         names = json.loads(Path(FILE).read_text(encoding="utf-8"))["solved"]
         return {name for name in names if isinstance(name, str)}
@@ -54,15 +54,15 @@ def _stored() -> set[str]:
 
 
 def _save() -> str | None:
-    """Write the file in one move, with what another notebook has noted there meanwhile."""
+    """Write the file atomically, with the names that another notebook has saved meanwhile."""
     stored = _stored()
     names = _solved | stored
     if names == stored:
         return None
-    beside = Path(f"{FILE}.new")
+    new = Path(f"{FILE}.new")
     try:
-        beside.write_text(json.dumps({"solved": sorted(names)}, indent=1) + "\n", "utf-8")
-        beside.replace(FILE)
+        new.write_text(json.dumps({"solved": sorted(names)}, indent=1) + "\n", "utf-8")
+        new.replace(FILE)
     except OSError as error:
         return (
             f"Progress cannot be kept here ({error.strerror or error}): it lasts until the kernel "

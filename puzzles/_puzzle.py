@@ -1,4 +1,4 @@
-"""A puzzle, and how variants of it become functions."""
+"""A puzzle, and functions made of variants of its text."""
 
 from __future__ import annotations
 
@@ -23,46 +23,47 @@ Tolerance = float | Mapping[str, float] | None
 
 @dataclass(frozen=True, eq=False)
 class Puzzle:
-    """One rung of a ladder.
+    """A puzzle of a ladder.
 
     inputs: `(key, **dims) -> tuple` of arguments; `jax.Array`s are traced, all else is static.
-    cases: dims of each case; one that is named like a size of blocks, which the solution takes by
-        keyword and the spec does not, goes to the function and not to `inputs`.
+    cases: dims of each case. A dim named like one of `settings` is passed to the function and not
+        to `inputs`.
     hints: idea, API, shape of the code. explain: why it works.
-    audit: `(*launches) -> None`, asserts with a message what the launches must cost; with a
+    audit: `(*launches) -> None`, asserts with a message the cost of the launches; with a
         keyword-only parameter `args` it also gets the case's arguments.
-    observe: `(fn) -> fn`, what is judged instead of the function itself: its gradients, by `vjp`.
-    glance: `(fn) -> fn`, a part of what is observed: its numbers are judged before the rest is run,
-        on the first case, where all of it takes long.
-    picture: False for a rung of a kernel whose prose deliberately has no diagram.
-    kernel: False for a rung of plain Python or JAX; `jit` says that it must run under `jax.jit`.
-    accepts: `(result, *args) -> None`, asserts; replaces the comparison with `spec` where more
-        than one answer is right.
-    launches: `(fn, *args) -> tuple[Launch, ...]` for a rung without a kernel of its own whose
+    observe: `(fn) -> fn`, makes the function that is judged instead, such as the gradients by
+        `vjp`.
+    glance: `(fn) -> fn`, a cheap part of `observe` (the result without its gradients, say) that is
+        judged first on the first case, for puzzles whose full run is slow.
+    picture: False for a puzzle with a kernel whose prose deliberately has no diagram.
+    kernel: False for a puzzle of plain Python or JAX; `jit`: True if it must run under `jax.jit`.
+    accepts: `(result, *args) -> None`, asserts; replaces the comparison with `spec` if several
+        answers are right.
+    launches: `(fn, *args) -> tuple[Launch, ...]` for a puzzle without a kernel of its own whose
         answer configures a launch.
-    results: what a verdict calls each result, where `spec` or `observe` gives more than one.
-    scale: `(**defaults) -> tuple` of arguments at a production shape, `ShapeDtypeStruct`s but for
-        what grids and index maps read: what an answer costs is compared with the solution there.
-    slack: how many times the solution's `bytes`, `steps`, `dot_flops`, ... an answer may cost at
-        that shape: more where a right one needs it, or less, as `{"bytes": 1.0}` where any blocks
-        can do with the same bytes (the names are those of `_judge/costs.py`).
-    par: `(*launches) -> str`, the number that the rung is about; a pass shows it beside the
+    results: the name of each result in a verdict, if `spec` or `observe` returns several.
+    scale: `(**defaults) -> tuple` of arguments at a production shape: `ShapeDtypeStruct`s, and data
+        for grids and index maps that read them. Costs are compared with the solution's there.
+    slack: at most how many times the solution's `bytes`, `steps`, `dot_flops`, ... an answer may
+        cost at that shape: raise it if a right answer needs more, lower it (`{"bytes": 1.0}`) if
+        all block sizes move the same bytes (the names are those of `_judge/costs.py`).
+    par: `(*launches) -> str`, the headline metric of the puzzle; a pass shows it next to the
         solution's, at that shape.
-    fresh: `(rng) -> dict` of a case's dims, small and out of at most eight shapes; one such case
-        is drawn for each answer after all `cases` pass.
+    fresh: `(rng) -> dict` of a case's dims, small and out of at most eight shapes; every answer
+        gets such a random case after all `cases` pass.
     tolerance: relative and absolute, in units of the expected values' root mean square, for all
-        results or by their dtype's name; unless given, 2e-5 for f32 and 1e-2 for bf16.
+        results or by their dtype's name; by default 2e-5 for f32 and 1e-2 for bf16.
     outside: floating-point primitives that may run outside the kernel.
-    axes: the mesh of a puzzle about several devices, as `{"x": 4}`: the function is what one device
-        runs, `jax.lax.axis_index("x")` says which, and the spec may use `jax.lax`'s collectives. A
+    axes: the mesh of a puzzle about several devices, as `{"x": 4}`: each device runs the
+        function, `jax.lax.axis_index("x")` is its number, and the spec may use collectives. A
         case's dims, and `inputs`, get the lengths: `dict(M=8, x=3)` is a case of three devices. The
         first axis of each argument and of each result counts the devices. An audit with a
         keyword-only parameter `wire` gets the traffic (`Wire`) of the case.
-    shared: the arguments that all devices have alike, without that axis.
-    starter: the name of the mistake that the learner starts from, on find-the-bug rungs.
-    record: known mistakes and alternatives; None means those of the TOML file next to the module.
-    waivers: what `verify` would ask for and this rung does without, each with the reason: the
-        names that `verify` gives.
+    shared: the arguments that are equal on all devices, without that axis.
+    starter: the name of the mistake that the learner starts from, in find-the-bug puzzles.
+    record: known mistakes and alternatives; None: read them from the TOML file next to the module.
+    waivers: the requirements of `verify` that this puzzle does not meet, by the names that
+        `verify` prints, each with the reason.
     """
 
     spec: Callable
@@ -108,23 +109,23 @@ class Puzzle:
 
     @property
     def file(self) -> str:
-        """The module's path as messages name it: from the folder that holds its package."""
+        """The module's path for messages, relative to the folder that holds its package."""
         return f"{self.module.rpartition('.')[0].replace('.', '/')}/{self.path.name}"
 
     @cached_property
-    def known(self) -> Record:
-        """The known mistakes and the alternatives, read when they are first needed."""
+    def answers(self) -> Record:
+        """The known mistakes and the alternatives, read on the first use."""
         return self.record or _record.read(self.record_path, self.record_file)
 
     @property
     def mistakes(self) -> tuple[Mistake, ...]:
         """The known mistakes."""
-        return self.known.mistakes
+        return self.answers.mistakes
 
     @property
     def alternatives(self) -> tuple[Alternative, ...]:
         """The other correct solutions."""
-        return self.known.alternatives
+        return self.answers.alternatives
 
     @property
     def record_path(self) -> Path:
@@ -133,7 +134,7 @@ class Puzzle:
 
     @property
     def record_file(self) -> str:
-        """The path of that file as messages name it."""
+        """The path of that file for messages."""
         return self.file.removesuffix(".py") + ".toml"
 
     def place_of(self, change: Alternative) -> str:
@@ -144,13 +145,13 @@ class Puzzle:
     def place(self, needle: str, author: bool = True) -> str:
         """`file:line` of the first line with `needle`, in the author cell if `author`.
 
-        What an author cell computes stands on no line of it: then that of its Puzzle.
+        If no line of the author cell has `needle`, the line of its `PUZZLE`.
         """
         lines = _read(self.path).splitlines()
         start = len(self.text.splitlines()) if author else 0
-        for wanted in (needle, "PUZZLE = ") if author else (needle,):
+        for text in (needle, "PUZZLE = ") if author else (needle,):
             for number, line in enumerate(lines[start:], start + 1):
-                if wanted in line:
+                if text in line:
                     return f"{self.file}:{number}"
         return f"{self.file}:1"
 
@@ -161,30 +162,31 @@ class Puzzle:
 
     @property
     def starter_text(self) -> str:
-        """The module's text as the learner gets it."""
+        """The module's text with the gaps of the notebook."""
         if self.starter is None:
             return _regions.starter(self.text)
         return _regions.without_marks(self.mistake(self.starter).apply(self.text))
 
     @cached_property
     def blanks(self) -> tuple[str, ...]:
-        """Names of the top-level functions that hold a region: those that the learner fills in."""
+        """Names of the top-level functions that hold a region, for the learner to fill in."""
         regions = _regions.regions(self.text)
         return tuple(
             name
             for name, node in _regions.functions(self.text).items()
-            if any(node.lineno <= one.first <= (node.end_lineno or 0) for one in regions)
+            if any(node.lineno <= region.first <= (node.end_lineno or 0) for region in regions)
         )
 
     @cached_property
     def settings(self) -> frozenset[str]:
-        """Parameters with an integer as default that only the solution has: sizes of blocks."""
+        """Parameters with integer defaults of the solution, not of the spec: block sizes."""
         ours, theirs = (inspect.signature(fn).parameters for fn in (self.solution, self.spec))
         return frozenset(n for n in set(ours) - set(theirs) if isinstance(ours[n].default, int))
 
     def judged(self, fn: Callable, axes: Mapping[str, int], mapping: Callable) -> Callable:
-        """What is judged of `fn`: itself, or what is observed of it; on several devices `mapping`
-        makes it a function of all devices' arrays, as `over_mesh` does.
+        """The function to judge: `observe(fn)`, or `fn` itself.
+
+        mapping: for several devices, such as `over_mesh`: makes it a function of all arrays.
         """
         fn = fn if self.observe is None else self.observe(fn)
         names = list(inspect.signature(self.spec).parameters)
@@ -195,11 +197,11 @@ class Puzzle:
         return {mistake.name: mistake for mistake in self.mistakes}[name]
 
     def arguments(self, case: int, seed: int = 0) -> tuple:
-        """The arguments of one case, the same for the same seed."""
+        """The arguments of a case; equal seeds give equal arguments."""
         return self.drawn(self.cases[case], case, seed)
 
     def drawn(self, dims: Mapping[str, Any], number: int, seed: int) -> tuple:
-        """The arguments of case `number` with these dims; settings are none of them."""
+        """The arguments of case `number` with these dims, without `settings`."""
         own = {name: n for name, n in dims.items() if name not in self.settings}
         own = {**self.axes, **own}
         return tuple(self.inputs(jax.random.key(1000 * seed + number), **own))
@@ -224,7 +226,7 @@ def array(x: Any, dtype: Any) -> Any:
 
 
 def load(puzzle: Puzzle, text: str, label: str) -> dict[str, Any]:
-    """Run a variant of the puzzle's module in a fresh namespace that tracebacks can read."""
+    """Execute a variant of the puzzle's module; tracebacks show its source."""
     filename = f"<{puzzle.name}: {label}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {"__name__": f"{puzzle.module}.{label}"}
@@ -237,19 +239,19 @@ def variant(puzzle: Puzzle, change: Alternative) -> Callable:
     return load(puzzle, change.apply(puzzle.text), change.name)[puzzle.name]
 
 
-mutate = variant  # the wrong solution that a mistake describes, runnable
+mutate = variant  # for mistakes
 
 
 def starter_function(puzzle: Puzzle) -> Callable:
-    """The function as a learner first meets it."""
+    """The function with the gaps of the notebook."""
     return load(puzzle, puzzle.starter_text, "starter")[puzzle.name]
 
 
 def vjp(fn: Callable, *primals: Any) -> tuple[Any, Callable]:
-    """`jax.vjp`, for an `observe`: (the result, the pullback), where other calls come between.
+    """`jax.vjp`, for an `observe`: (the result, the pullback).
 
-    Before it comes back, `fn` is differentiated once more, in shapes only: a forward rule that
-    keeps something outside of its residuals then finds another call's.
+    The pullback first traces `fn` again: a forward rule that saves something outside its residuals
+    then reads the data of another call.
     """
     result, pullback = jax.vjp(fn, *primals)
     if isinstance(result, tuple) and not isinstance(jax.eval_shape(fn, *primals), tuple):
@@ -259,7 +261,7 @@ def vjp(fn: Callable, *primals: Any) -> tuple[Any, Callable]:
         )
 
     def back(cotangent: Any) -> Any:
-        jax.eval_shape(lambda *others: jax.vjp(fn, *others)[0], *primals)
+        jax.eval_shape(lambda *again: jax.vjp(fn, *again)[0], *primals)
         return pullback(cotangent)
 
     return result, back

@@ -16,7 +16,7 @@ _KEYS["mistake"] = {"says", "stage", *_KEYS["alternative"]}
 
 
 class RecordError(ValueError):
-    """A record that cannot be read; the text has its file, line and remedy."""
+    """A record cannot be read; the text has the file, the line and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Record:
 
 
 def edits_of(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The edits of a TOML table: one as its `replace` and `with`, several as its `edits`."""
+    """The edits of a TOML table: a single edit as `replace` and `with`, several as `edits`."""
     rows = [*([row] if _EDIT & {*row} else []), *row.get("edits", ())]
-    return tuple((one["replace"], one["with"]) for one in rows)
+    return tuple((row["replace"], row["with"]) for row in rows)
 
 
 def read(path: Path, shown: str) -> Record:
@@ -94,11 +94,11 @@ def _fields(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fault(kind: str, row: Mapping[str, Any], names: Iterable[Any]) -> str:
     """The fault of an answer's table, with its remedy; "" if it has none."""
-    edits = [one for one in (row, *row.get("edits", ())) if _EDIT & {*one}]
-    strings = [value for one in (row, *edits) for key, value in one.items() if key != "edits"]
+    edits = [table for table in (row, *row.get("edits", ())) if _EDIT & {*table}]
+    strings = [v for table in (row, *edits) for key, v in table.items() if key != "edits"]
     if unknown := sorted({*row} - _KEYS[kind]):
         return f"a {kind} has no `{unknown[0]}`: it has {', '.join(sorted(_KEYS[kind]))}"
-    if any(not {*one} >= _EDIT for one in edits):
+    if any(not {*table} >= _EDIT for table in edits):
         return "an edit has `replace` and `with`: write both"
     if not all(isinstance(value, str) for value in strings) or not row.get("name"):
         return f"a {kind} has a `name`, and its values are strings"
@@ -108,7 +108,7 @@ def _fault(kind: str, row: Mapping[str, Any], names: Iterable[Any]) -> str:
 
 
 def line_of(text: str, name: str) -> int:
-    """The line of a record's text on which the answer with a name has it; 1 if none has."""
+    """The line in a record's text that names the answer `name`; 1 if there is none."""
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("name") and _is_name(line, name):
             return number

@@ -17,7 +17,7 @@ _CELL = re.compile(r"^# %%.*$", re.MULTILINE)
 
 
 class RegionError(ValueError):
-    """A puzzle module whose regions cannot be read; the text names the line."""
+    """The regions of a puzzle module cannot be read; the text names the line."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Region:
 
 
 def split_cells(text: str) -> list[tuple[str, str]]:
-    """The percent-format cells as (marker line, body); the text before the first has marker ''."""
+    """The percent-format cells as (marker line, body); the text before the first marker has ''."""
     marks = list(_CELL.finditer(text))
     starts = [m.start() for m in marks] + [len(text)]
     cells = [("", text[: starts[0]])]
@@ -39,45 +39,45 @@ def split_cells(text: str) -> list[tuple[str, str]]:
 
 
 def without_author(text: str) -> str:
-    """The module as a learner's kernel session holds it: no cell tagged `author`."""
-    kept = [
+    """The module's text without the cells tagged `author`, as in the notebook."""
+    cells = [
         (f"{marker}\n" if marker else "") + body
         for marker, body in split_cells(text)
         if '"author"' not in marker
     ]
-    return "".join(kept)
+    return "".join(cells)
 
 
 def regions(text: str) -> list[Region]:
     """Every solution region of `text`, in order."""
     lines = enumerate(map(str.strip, text.splitlines()), 1)
     marks = [(number, line) for number, line in lines if line in (BEGIN, END)]
-    found = []
+    spans = []
     for (first, begin), (last, end) in zip_longest(marks[::2], marks[1::2], fillvalue=(0, "")):
         if (begin, end) != (BEGIN, END) or last == first + 1:
             raise RegionError(f"line {first}: write '{BEGIN}', code, and then '{END}'")
-        found.append(Region(first + 1, last - 1))
-    return found
+        spans.append(Region(first + 1, last - 1))
+    return spans
 
 
 def region_lines(text: str) -> list[str]:
-    """The stripped lines of code inside regions: what a learner's page must not show."""
+    """The stripped lines of code inside regions, which no page for learners may show."""
     lines = text.splitlines()
     inside = [lines[n].strip() for r in regions(text) for n in range(r.first - 1, r.last)]
     return [line for line in inside if line and not line.startswith("#")]
 
 
 def without_marks(text: str) -> str:
-    """`text` with the BEGIN and END lines removed: what `solution()` and solved notebooks show."""
-    kept = [line for line in text.splitlines(keepends=True) if line.strip() not in (BEGIN, END)]
-    return "".join(kept)
+    """`text` with the BEGIN and END lines removed, as in `solution()` and in solved notebooks."""
+    lines = [line for line in text.splitlines(keepends=True) if line.strip() not in (BEGIN, END)]
+    return "".join(lines)
 
 
 def starter(text: str) -> str:
-    """`text` with every region replaced by a `...` of the right kind.
+    """`text` with every region replaced by `...`.
 
-    A region of statements becomes one `...`; keyword arguments keep their names; list elements
-    become one `...,`. Raises RegionError for anything else.
+    A region of statements becomes a `...`; keyword arguments keep their names; list elements become
+    a `...,`. Raises RegionError for anything else.
     """
     lines = text.splitlines(keepends=True)
     tree = ast.parse(text)
@@ -95,7 +95,7 @@ def starter(text: str) -> str:
 
 
 def _blank(tree: ast.Module, region: Region, body: list[str]) -> list[str]:
-    """What a learner sees in place of `region`."""
+    """The lines that replace `region` in the starter."""
 
     def inside(node: ast.AST) -> bool:
         return region.first <= node.lineno and node.end_lineno <= region.last  # type: ignore[attr-defined]
@@ -129,17 +129,17 @@ def edit(text: str, edits: Iterable[tuple[str, str]]) -> str:
 
 @functools.lru_cache(maxsize=64)
 def functions(text: str) -> dict[str, ast.FunctionDef]:
-    """The module's top-level functions by name; parsed once, so not to be changed."""
+    """The module's top-level functions by name. The result is cached: do not change it."""
     return {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
 
 
 def same_code(a: ast.AST, b: ast.AST) -> bool:
-    """True if two nodes differ in layout and comments at most."""
+    """True if two nodes differ at most in layout and comments."""
     return ast.dump(a) == ast.dump(b)
 
 
 def only_ellipsis(node: ast.FunctionDef) -> bool:
-    """True if the body is `...`, a docstring aside."""
+    """True if the body is only `...`, after an optional docstring."""
     body = node.body if ast.get_docstring(node) is None else node.body[1:]
     return bool(body) and all(_is_ellipsis_statement(s) for s in body)
 
@@ -149,7 +149,7 @@ def _is_ellipsis_statement(node: ast.stmt) -> bool:
 
 
 def ellipsis_values(node: ast.AST) -> Iterator[ast.AST]:
-    """Places where `...` stands as a value; not as an index, or as a statement of its own."""
+    """Yield each `...` that is used as a value: not as an index, nor as a statement."""
     called = getattr(getattr(node, "func", None), "attr", "")
     if isinstance(node, ast.Subscript):
         yield from ellipsis_values(node.value)

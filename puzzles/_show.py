@@ -1,5 +1,5 @@
-"""What a learner calls to see a launch: show draws it, receipt counts it, sweep compares choices;
-and plot, which draws numbers.
+"""Functions for learners: show draws launches, receipt counts their costs, sweep compares choices,
+and plot draws numbers.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from puzzles._receipt import figures, receipt_html, receipt_text, seconds_words
 from puzzles._rules import sentence
 from puzzles._simulator import HazardError, Semantics, SimulationError, on_mesh, run_devices
 
-_IN_A_ROW, _ROWS = 10, 5  # calls that are started before the last is waited for, and how often
+_IN_A_ROW, _ROWS = 10, 5  # calls in a row before waiting; number of rows
 
 
 def show(fn: Callable, *args: object) -> None:
-    """Draw what every grid step of `fn(*args)` reads and writes, and what is fetched and reused.
+    """Draw the blocks that each grid step of `fn(*args)` reads and writes, with fetches and reuse.
 
-    Copies that a kernel makes by hand are drawn, too: what flies while it waits, and while it
-    computes. Copies between devices are arrows from lane to lane: for them alone the kernel runs,
-    in NumPy. Without arguments, a puzzle's function is drawn on the puzzle's first case. Shapes
-    will do: `jax.ShapeDtypeStruct(shape, dtype)`.
+    Copies that a kernel starts by hand are drawn with the waits and the computation that they
+    overlap. Copies between devices are arrows between lanes: only for them the kernel runs, in
+    NumPy. Without arguments, a puzzle's function is drawn on the puzzle's first case. Arguments may
+    be `jax.ShapeDtypeStruct(shape, dtype)`.
     """
-    with _told("drawing this"):
+    with _showing_errors("drawing this"):
         launches, traced = _looked_at(fn, args, "show")
         walks = [walk_data(launch) for launch in launches]
         text, page = "\n\n".join(map(walk_text, walks)), walk_page(walks)
@@ -50,24 +50,24 @@ def show(fn: Callable, *args: object) -> None:
 
 
 def _with_lanes(traced: Traced, text: str, page: str) -> tuple[str, str]:
-    """A drawing of launches with the copies between devices, up to what devices must not do."""
-    said = ""
+    """A drawing of launches with the copies between devices, up to the first hazard."""
+    hazard = ""
     try:
         wire = run_devices(traced, Semantics()).wire
     except HazardError as error:
-        wire, said = error.wire, error.finding.says
-    lanes = f"{said}\n{lanes_text(wire)}".strip()
-    return f"{text}\n\n{lanes}", f"{page}<p>{code(said)}</p>{lanes_picture(wire)}"
+        wire, hazard = error.wire, error.finding.says
+    lanes = f"{hazard}\n{lanes_text(wire)}".strip()
+    return f"{text}\n\n{lanes}", f"{page}<p>{code(hazard)}</p>{lanes_picture(wire)}"
 
 
 def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
-    """Show what the launches of `fn(*args)` cost on `chip` (v4, v5e, v5p, v6e or 7x).
+    """Show the costs of the launches of `fn(*args)` on `chip` (v4, v5e, v5p, v6e or 7x).
 
-    Without arguments, a puzzle's function is counted on the puzzle's first case. Shapes will do, of
-    production's sizes, too.
+    Without arguments, a puzzle's function is counted on the puzzle's first case. Arguments may be
+    `jax.ShapeDtypeStruct`s of production's sizes.
     """
-    with _told("counting this"):
-        _known(chip)
+    with _showing_errors("counting this"):
+        _require_chip(chip)
         launches, traced = _looked_at(fn, args, "receipt")
         refused = [finding.words for finding in lowered(traced)] if traced else []
         text = receipt_text(tuple(launches), chip, limits=True, refused=refused)
@@ -77,10 +77,10 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
 
 
 def estimated_cycles(fn: Callable, *args: object, chip: str = "v5e") -> int | None:
-    """Cycles of `fn(*args)` on a core of `chip` (v5e, v5p or v6e) by libtpu's own estimate.
+    """Cycles of `fn(*args)` on a core of `chip` (v5e, v5p or v6e) as libtpu estimates them.
 
-    None where there is no estimate: libtpu is not installed, or data steer the kernel. Shapes will
-    do for arguments. It ranks kernels and is optimistic about HBM; about 10 s.
+    None if there is no estimate: libtpu is not installed, or the kernel's time depends on data.
+    Arguments may be shapes. Use it to rank kernels: it is optimistic about HBM. Takes about 10 s.
     """
     try:
         return cycles_by_libtpu(trace_call(fn, *args), chip)
@@ -89,9 +89,9 @@ def estimated_cycles(fn: Callable, *args: object, chip: str = "v5e") -> int | No
 
 
 def plot(values: Sequence[float], title: str = "") -> None:
-    """Draw a sequence of numbers as a line; where matplotlib is not installed, print them.
+    """Draw a sequence of numbers as a line, or print them if matplotlib is missing.
 
-    Raises ValueError where there is no number.
+    Raises ValueError for an empty sequence.
     """
     if not len(values):
         raise ValueError("nothing to plot: the sequence is empty")
@@ -107,14 +107,14 @@ def plot(values: Sequence[float], title: str = "") -> None:
 def sweep(
     fn: Callable, choices: Sequence[Mapping[str, int]], *args: Any, chip: str = "v5e"
 ) -> None:
-    """Print what `fn(*args, **choice)` costs for each choice.
+    """Print the costs of `fn(*args, **choice)` for each choice.
 
-    Its time is measured on a TPU: after a call that compiles, ten calls are started in a row, and
-    the last is waited for. Elsewhere it is the receipt's; the last line says which. Shapes will do
-    for args.
+    On a TPU, its time is measured: after a call that compiles, ten calls start in a row before the
+    wait for the last. Elsewhere it is the receipt's estimate; the last line names the source of the
+    time. Arguments may be shapes.
     """
-    with _told("comparing these"):
-        _known(chip)
+    with _showing_errors("comparing these"):
+        _require_chip(chip)
         if not choices or not all(choices):
             raise UnreadableError(sentence("nothing_to_sweep"))
         measured = jax.default_backend() == "tpu"
@@ -133,14 +133,14 @@ def sweep(
         say("time measured on this TPU" if measured else receipt)
 
 
-def _known(chip: str) -> None:
+def _require_chip(chip: str) -> None:
     if chip not in CHIPS:
         raise UnreadableError(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
-    """What is raised is said."""
+def _showing_errors(activity: str) -> Iterator[None]:
+    """Context manager: show an exception as a sentence instead of raising it."""
     try:
         yield
     except (UnreadableError, SimulationError) as error:
@@ -148,18 +148,19 @@ def _told(what: str) -> Iterator[None]:
     except KeyboardInterrupt:
         say("interrupted: nothing was shown; run the cell again.")
     except Exception:
-        say(our_bug(what))
+        say(our_bug(activity))
 
 
-def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced | None]:
-    """The launches of a learner's callable, and its trace if they come from one.
+def _looked_at(fn: Any, args: tuple, caller: str) -> tuple[list[Launch], Traced | None]:
+    """The launches of a learner's callable, and its trace; None if the answer is a launch.
 
-    Raises UnreadableError where there are none: its text says why, and what to do.
+    caller: the function that the learner has called, "show" or "receipt".
+    Raises UnreadableError, with the reason and the remedy, if nothing is launched.
     """
     if not callable(fn) or isinstance(fn, type):
-        raise UnreadableError(sentence("no_launch_to_look_at", got=described(fn), asked=asked))
+        raise UnreadableError(sentence("no_launch_to_look_at", got=described(fn), asked=caller))
     puzzle, why = None, ""
-    if is_function(fn):  # a method, or an object that can be called, is no puzzle's answer
+    if is_function(fn):  # methods and callable objects answer no puzzle
         try:
             puzzle = find_for(fn)
         except UnknownPuzzleError as error:
@@ -171,7 +172,7 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
             pass  # it has no signature
         except TypeError:
             near = f"{why} " if "did you mean" in why else ""
-            ask = f"To see a function that is no puzzle, pass its arguments: {asked}(fn, x, ...)"
+            ask = f"To see a function that is no puzzle, pass its arguments: {caller}(fn, x, ...)"
             raise UnreadableError(why if "is a kernel" in why else f"{near}{ask}") from None
     observe = None
     if puzzle is not None and not args:
@@ -186,7 +187,7 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
             except Exception:
                 if observe is None:
                     raise
-                # The puzzle's arguments may be for what it observes of the function.
+                # The arguments may be for `observe(fn)`, which may take others than `fn`.
                 launches, traced = _launches(puzzle, observe(fn), args)
     except UnreadableError:
         raise
@@ -216,7 +217,7 @@ def _launches(
 
 
 def _costs(chosen: Callable, args: tuple, chip: str) -> tuple[dict[str, str], str]:
-    """The figures of a choice, and its faults with a mark; UnreadableError if it raises."""
+    """The figures of a choice, and its faults with a cross; UnreadableError if it raises."""
     try:
         launches = trace(chosen, *args)
     except UnreadableError:
@@ -228,8 +229,8 @@ def _costs(chosen: Callable, args: tuple, chip: str) -> tuple[dict[str, str], st
 
 
 def _measured(chosen: Callable, args: tuple) -> float:
-    """Seconds of a call, one of ten in a row: the median of five rows."""
-    leaves = jax.tree.map(lambda one: jnp.ones(one.shape, one.dtype), args)
+    """Seconds of a call: the median of five rows of ten calls."""
+    leaves = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), args)
     run, taken = jax.jit(chosen), []
     jax.block_until_ready(run(*leaves))  # compiles
     for _ in range(_ROWS):

@@ -1,11 +1,11 @@
 """Every way to be wrong, once: the table of rules, and the words for other programs' messages.
 
-`RULES` has a row of `rules.toml` for each rule by which an answer is refused; a `Finding` says
-which of them is broken, where, and by what facts, and finds its sentence there. `rows`, `sentence`
-and their like read `words.toml`: what is said of the messages of JAX, Mosaic, libtpu and the
-simulator, of a launch, of an answer, and what an author is told. `listed` prints what each rule
-decides; `rules_page` is the text of `docs/rules.md`, and `address` is where a rule stands in it.
-Nothing is judged here.
+`RULES` has the rows of `rules.toml`: a rule for each reason to reject an answer. A `Finding` is a
+broken rule with its place and facts, and takes its sentence from there. `rows`, `sentence`,
+`fault`, `instead` and `to_author` read `words.toml`: the messages about errors of JAX, Mosaic,
+libtpu and the simulator, about launches, and to authors. `listed` prints the number of mistakes
+that each rule decides; `rules_page` is the text of `docs/rules.md`, and `address` links to a rule
+in it. This package judges nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules, listed: `docs/rules.md`, and what each of them decides, `python -m puzzles rules`."""
+"""Lists of the rules: `docs/rules.md`, and counts of their mistakes, `python -m puzzles rules`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = "docs/rules.md"
 def rules_page(record: Iterable[Path]) -> str:
     """The page, with an example for each rule: the first mistake in `record` that it decides.
 
-    record: files of verdicts, a puzzle each.
+    record: the files of verdicts, a file for each puzzle.
     """
     examples: dict[str, tuple[str, str]] = {}
     for puzzle, mistake, name in mistakes(record):
@@ -35,18 +35,18 @@ def rules_page(record: Iterable[Path]) -> str:
 def _section(name: str, rule: Rule, example: tuple[str, str] | None) -> Iterator[str]:
     yield f"\n### {name}\n\n**Asks:** {rule.asks}.\n\n{rule.means}\n\n**Try:** {rule.remedy}\n"
     if example is not None:
-        rung, mistake = example
-        yield f"\n**An answer that breaks it:** in `{rung}`, one that {mistake}.\n"
+        puzzle, mistake = example
+        yield f"\n**An answer that breaks it:** in `{puzzle}`, one that {mistake}.\n"
 
 
 def address(rule: str) -> str:
-    """Where a rule stands in the page, in the repository that this package comes from."""
+    """The link to a rule on the page, in the repository that this package comes from."""
     return f"{home()}/blob/HEAD/{PAGE}#{rule}" if home() else f"{PAGE}#{rule}"
 
 
 @cache
 def home() -> str:
-    """The repository that this package was installed from; "" where it is not installed."""
+    """The repository that this package was installed from; "" if it is not installed."""
     try:
         urls = metadata("pallas-puzzles").get_all("Project-URL") or []
     except PackageNotFoundError:
@@ -55,10 +55,9 @@ def home() -> str:
 
 
 def mistakes(record: Iterable[Path]) -> Iterator[tuple[str, str, str]]:
-    """(puzzle, mistake, the rule that decides it) of files of verdicts, which `tests/verdicts.py`
-    writes.
+    """Yield (puzzle, mistake, rule that decides it) from files that `tests/verdicts.py` writes.
 
-    An answer's block begins with its name, "= " before it if it is right, and "  stage: rule".
+    An answer's block begins with its name, after "= " if it is right, and "  stage: rule".
     """
     for file in record:
         for block in file.read_text(encoding="utf-8").split("\n\n"):
@@ -68,7 +67,7 @@ def mistakes(record: Iterable[Path]) -> Iterator[tuple[str, str, str]]:
 
 
 def listed() -> int:
-    """Print each rule with its count; 1 if one decides nothing and does not say why it stays."""
+    """Print each rule with its count; return 1 if a rule decides nothing and has no `why`."""
     record = sorted(RECORD.glob("*/*.txt"))
     counts, idle = Counter(rule for _, _, rule in mistakes(record)), False
     if not counts:

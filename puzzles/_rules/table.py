@@ -1,5 +1,4 @@
-"""The table of rules, read from `rules.toml`; what breaks one of them, a `Finding`; and the words
-of `words.toml`."""
+"""The table of rules in `rules.toml`, findings, and the sentences of `words.toml`."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """A pattern in a program's message, and what to say: `rule` where one is broken, and `says`."""
+    """A pattern in a program's message, the sentence to show, and the broken rule (or "")."""
 
     pattern: re.Pattern[str]
     says: str
@@ -30,36 +29,36 @@ def _read(name: str = "words") -> Mapping[str, Any]:
 @cache
 def _table(name: str) -> tuple[Row, ...]:
     return tuple(
-        Row(re.compile(one["pattern"], re.DOTALL), one["says"], one.get("rule", ""))
-        for one in _read()[name]
+        Row(re.compile(row["pattern"], re.DOTALL), row["says"], row.get("rule", ""))
+        for row in _read()[name]
     )
 
 
 def rows(name: str, text: str) -> Iterator[tuple[Row, re.Match[str]]]:
     """The rows of a table (exceptions, mosaic, libtpu) that match a message, in their order."""
     for row in _table(name):
-        if found := row.pattern.search(text):
-            yield row, found
+        if match := row.pattern.search(text):
+            yield row, match
 
 
 def instead(primitive: str) -> str | None:
-    """What to write instead of a primitive without a TPU lowering, where it is known."""
+    """A replacement for a primitive without a TPU lowering; None if there is no advice."""
     return _read()["instead"].get(primitive)
 
 
 def fault(name: str, /, **facts: object) -> tuple[str, str]:
-    """What is wrong with a launch, and what to try, with its facts filled in."""
+    """The message and the remedy for a fault of a launch, with its facts filled in."""
     words = _read()["faults"][name]
     return words["says"].format(**facts), words["remedy"].format(**facts)
 
 
 def sentence(name: str, /, **facts: object) -> str:
-    """What is said under a name, with its facts filled in."""
+    """The sentence with this key, with its facts filled in."""
     return _read()["sentences"][name].format(**facts)
 
 
 def to_author(name: str, /, **facts: object) -> str:
-    """What the author of a puzzle is told under a name, with its facts filled in."""
+    """The message to authors with this key, with its facts filled in."""
     return _read()["to_author"][name].format(**facts)
 
 
@@ -85,7 +84,7 @@ class Rule:
     means: str
     remedy: str
     why: str = ""
-    says: str = "{says}"  # what another program or the author of a rung has said
+    says: str = "{says}"  # by default, the message of another program or of a puzzle's author
     forms: Mapping[str, str] = field(default_factory=dict)
     title: str | None = None
     story: bool = False
@@ -96,10 +95,11 @@ RULES = {name: Rule(**row) for name, row in _read("rules").items()}
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule that is broken, and the facts that its sentence names; and no sentence.
+    """A broken rule, and the facts for its sentence.
 
-    case: where, its dims in words. scale: at production scale. form: which of the rule's sentences,
-    if not the usual one. title: in place of the rule's.
+    case: the dims of the case, in words. scale: True at the production shape.
+    form: the name of the message in `rule.forms`; "" for the usual message.
+    title: the headline; None for the rule's.
     """
 
     rule: str
@@ -111,7 +111,7 @@ class Finding:
 
     @property
     def says(self) -> str:
-        """Where, what, and what to try."""
+        """The whole message: place, fault and remedy."""
         rule = RULES[self.rule]
-        said = (rule.forms[self.form] if self.form else rule.says).format(**self.facts)
-        return sentence("at_scale", says=said) if self.scale else said
+        message = (rule.forms[self.form] if self.form else rule.says).format(**self.facts)
+        return sentence("at_scale", says=message) if self.scale else message
