@@ -55,7 +55,7 @@ python: ## print the newest Python that runs, which the environments get
 env: $(TEST)/.installed ## the environment of authors and tests, in one to three minutes
 
 quick: export JAX_PLATFORMS = cpu
-quick: $(TEST)/.installed ## check what differs from the last commit: NAMES="row_sum" for rungs
+quick: $(TEST)/.installed ## check what differs from the last commit: NAMES="row_sum" for puzzles
 	@$(TEST)/bin/python tests/quick.py $(NAMES)
 
 verify: $(TEST)/.installed ## prove every puzzle that is not proven yet: NAMES="add_ten row_sum" for some

@@ -117,7 +117,7 @@ def verdict_page(verdict: Verdict) -> str:
 
 def _ahead(name: str) -> str:
     """The ladder as a row of dots, and a link to the next puzzle."""
-    names = tuple(ladder_module(find(name).ladder).RUNGS)
+    names = tuple(ladder_module(find(name).ladder).PUZZLES)
     solved = [each in _progress.solved() for each in names]
     here = names.index(name)
     left = _left(names[here + 1 :] + names[:here])
@@ -145,7 +145,7 @@ def _solution_of(text: str) -> str:
 def _milestone(name: str, first: bool) -> str:
     """A sentence if this pass is the first, or completes a part or a ladder; otherwise ""."""
     module = ladder_module(find(name).ladder)
-    names, parts = tuple(module.RUNGS), getattr(module, "PARTS", {})
+    names, parts = tuple(module.PUZZLES), getattr(module, "PARTS", {})
     if not _left(names):
         return sentence("ladder_complete", count=len(names), title=module.TITLE)
     begins = [n for n, each in enumerate(names) if each in parts]
@@ -279,7 +279,7 @@ def progress() -> None:
     """Show which puzzles of each ladder are solved, and how long that is remembered."""
     lines, rows = [], []
     for name in ladders():
-        names = ladder_module(name).RUNGS
+        names = ladder_module(name).PUZZLES
         if squares := _bar(names):
             done, total = squares.count("■"), len(squares)
             lines.append(f"{name}: {done} of {total} solved {squares}")
@@ -301,7 +301,7 @@ def _left(names: Sequence[str]) -> list[str]:
 def _link(name: str) -> str:
     """A link to a puzzle's heading in its notebook, by the id that JupyterLab gives to it."""
     puzzle = find(name)
-    number = tuple(ladder_module(puzzle.ladder).RUNGS).index(name) + 1
+    number = tuple(ladder_module(puzzle.ladder).PUZZLES).index(name) + 1
     heading = next((m[1] for m in re.finditer("^# ## (.+)$", puzzle.text, re.MULTILINE)), name)
     anchor = html.escape(f"{number}. {heading}".replace(" ", "-"), quote=True)
     return f'<a href="#{anchor}" style="color:inherit">{html.escape(name)}</a>'
@@ -314,7 +314,7 @@ def _bar(names: tuple[str, ...]) -> str:
 
 def _progress_line(name: str) -> str:
     puzzle = find(name)
-    names = tuple(ladder_module(puzzle.ladder).RUNGS)
+    names = tuple(ladder_module(puzzle.ladder).PUZZLES)
     here = names.index(name)
     left = _left(names[here + 1 :] + names[:here])
     ahead = f"Next: {left[0]}." if left else "All of it is solved."

@@ -29,11 +29,11 @@ def _ladder_modules() -> dict[str, ModuleType]:
 
 
 def _own_ladders() -> Iterator[ModuleType]:
-    """Subpackages of this package that have RUNGS."""
+    """Subpackages of this package that have PUZZLES."""
     for info in pkgutil.iter_modules([str(Path(__file__).parent)]):
         if info.ispkg and not info.name.startswith("_"):
             module = importlib.import_module(f"{__package__}.{info.name}")
-            if hasattr(module, "RUNGS"):
+            if hasattr(module, "PUZZLES"):
                 yield module
 
 
@@ -42,8 +42,8 @@ def _brought_ladders() -> Iterator[ModuleType]:
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             module = entry.load()
-            if not hasattr(module, "RUNGS"):
-                raise AttributeError(f"{entry.value} has no RUNGS")
+            if not hasattr(module, "PUZZLES"):
+                raise AttributeError(f"{entry.value} has no PUZZLES")
         except Exception as error:
             warnings.warn(
                 f"the ladder {entry.name!r} of another package cannot be loaded: {error!r}. Mend "
@@ -55,7 +55,7 @@ def _brought_ladders() -> Iterator[ModuleType]:
 
 
 def ladder_module(name: str) -> ModuleType:
-    """The ladder's package, which holds RUNGS, TITLE and INTRO."""
+    """The ladder's package, which holds PUZZLES, TITLE and INTRO."""
     modules = _ladder_modules()
     if name not in modules:
         raise UnknownPuzzleError(f"no ladder is called {name!r}{_nearest(name, list(modules))}")
@@ -79,7 +79,7 @@ def ladders() -> tuple[str, ...]:
 
 def ladder(name: str) -> tuple[Puzzle, ...]:
     """The puzzles of a ladder, in order."""
-    return tuple(_puzzle(ladder_module(name), puzzle) for puzzle in ladder_module(name).RUNGS)
+    return tuple(_puzzle(ladder_module(name), puzzle) for puzzle in ladder_module(name).PUZZLES)
 
 
 def find(name: str) -> Puzzle:
@@ -89,7 +89,7 @@ def find(name: str) -> Puzzle:
 
 def ladder_of(name: str) -> str:
     """The ladder of the puzzle called `name`, or UnknownPuzzleError; imports no puzzle."""
-    owners = {puzzle: owner for owner, m in _ladder_modules().items() for puzzle in m.RUNGS}
+    owners = {puzzle: owner for owner, m in _ladder_modules().items() for puzzle in m.PUZZLES}
     if name in owners:
         return owners[name]
     raise UnknownPuzzleError(f"no puzzle is called {name!r}{_nearest(name, list(owners))}")

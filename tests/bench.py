@@ -54,10 +54,10 @@ def main() -> None:
     rows: dict[str, Times] = {}
     print(f"{'seconds':28}" + "".join(f"{name:>10}" for name in Times._fields))
     for name in puzzles.ladders():
-        for rung, times in alone(ladder, name).items():
+        for puzzle, times in alone(ladder, name).items():
             shown = (median(x or [0]) if isinstance(x, list) else x for x in times)
-            print(f"{rung:28}" + "".join(f"{seconds:10.2f}" for seconds in shown))
-            rows[rung] = times
+            print(f"{puzzle:28}" + "".join(f"{seconds:10.2f}" for seconds in shown))
+            rows[puzzle] = times
     print(f"\n{'':56}{'now':>8}{'aim':>8}")
     for label, now, aim in figures(rows):
         print(f"{label:56}{now:8.2f}{aim:8.1f}", flush=True)
@@ -65,18 +65,18 @@ def main() -> None:
 
 def figures(rows: dict[str, Times]) -> Iterator[tuple[str, float, float]]:
     """What is timed, seconds now, and the aim."""
-    ordinary = [times for rung, times in rows.items() if rung not in SUMMITS]
+    ordinary = [times for puzzle, times in rows.items() if puzzle not in SUMMITS]
     first = [times.first for times in ordinary]
     wrong = [seconds for times in rows.values() for seconds in times.wrong]
     named = [seconds for times in rows.values() for seconds in times.named]
-    yield "first check of a right answer, median of the rungs", median(first), 0.6
+    yield "first check of a right answer, median of the puzzles", median(first), 0.6
     yield "the same again", median(times.again for times in ordinary), 0.6
     yield "a wrong answer, until its numbers are known to be wrong", median(wrong), 0.3
     yield "the same, until it has its name, median of all mistakes", median(named), 1.5
     yield "slowest first check, but for the two summits", max(first), 2.5
     yield "slowest refusal, with all that is said of its cause", max(named), 4.0
-    for rung, aim in SUMMITS.items():
-        yield rung, rows[rung].first, aim
+    for puzzle, aim in SUMMITS.items():
+        yield puzzle, rows[puzzle].first, aim
     imported = [
         float(subprocess.check_output([sys.executable, "-c", IMPORT], stderr=subprocess.DEVNULL))
         for _ in range(5)
@@ -95,7 +95,7 @@ def alone(fn: Callable, *args: object) -> dict[str, Times]:
 
 
 def ladder(name: str) -> dict[str, Times]:
-    """The times of each rung of a ladder."""
+    """The times of each puzzle of a ladder."""
     found = {}
     for puzzle in puzzles.ladder(name):
         unsolved = starter_function(puzzle)

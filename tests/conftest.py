@@ -18,7 +18,7 @@ import puzzles
 puzzles.compile_quickly()  # as a notebook's first cell does
 
 # XLA starts threads for all cores that it sees. Where each worker sees only its own, the threads of
-# two do not meet: tests of the rungs took 3 to 40 % less, by machine.
+# two do not meet: tests of the puzzles took 3 to 40 % less, by machine.
 if (count := os.environ.get("PYTEST_XDIST_WORKER_COUNT")) and hasattr(os, "sched_setaffinity"):
     mine = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
     if cores := sorted(os.sched_getaffinity(0))[mine :: int(count)]:
@@ -28,7 +28,7 @@ if (count := os.environ.get("PYTEST_XDIST_WORKER_COUNT")) and hasattr(os, "sched
 # by Python's own thresholds a tenth of the time goes there.
 gc.set_threshold(50_000, 20, 50)
 
-# All tests of one rung compile the same programs, and a process compiles a program once; all of
+# All tests of one puzzle compile the same programs, and a process compiles a program once; all of
 # test_devices.py ask of what one process of four devices said.
 TOGETHER = re.compile(r"test_rungs\.py::.*?\[(\w+)|(test_devices\.py)")
 

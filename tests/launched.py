@@ -70,7 +70,7 @@ def one(fn: Callable, *args: Any) -> Launch:
 
 
 def reference(name: str, *args: Any, **options: Any) -> Launch:
-    """The launch of a rung's solution."""
+    """The launch of a puzzle's solution."""
     return one(functools.partial(puzzles.find(name).solution, **options), *args)
 
 
@@ -98,7 +98,7 @@ def refused(fn: Callable, *args: Any) -> SimulationError:
     return caught.value
 
 
-def mistaken(rung: str, name: str) -> Callable:
-    """A rung's solution with a mistake on record."""
-    puzzle = puzzles.find(rung)
-    return puzzles.mutate(puzzle, puzzle.mistake(name))
+def mistaken(name: str, mistake: str) -> Callable:
+    """A puzzle's solution with a mistake on record."""
+    puzzle = puzzles.find(name)
+    return puzzles.mutate(puzzle, puzzle.mistake(mistake))

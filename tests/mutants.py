@@ -51,7 +51,7 @@ def _alarm(*_: object) -> None:
 
 
 def equivalents(name: str) -> dict[tuple[str, str], str]:
-    """Why a change of a rung is right, by the solution's line and the change."""
+    """Why a change of a puzzle is right, by the solution's line and the change."""
     listed = tomllib.loads(EQUIVALENTS.read_text(encoding="utf-8"))["equivalent"]
     own = [one for one in listed if one["puzzle"] == name]
     return {
@@ -95,7 +95,7 @@ def refused(puzzle: Puzzle, fn: Callable, compiler: _compile.Compiler) -> str | 
 
 
 def hunt(name: str) -> dict[str, list[str]]:
-    """Judge every mutant of one rung: a line for each, by what became of it."""
+    """Judge every mutant of one puzzle: a line for each, by what became of it."""
     puzzle, excuses = puzzles.find(name), equivalents(name)
     found: dict[str, list[str]] = {kind: [] for kind in KINDS}
     explainers = judging.EXPLAINERS
@@ -144,7 +144,7 @@ def _became(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a line for each rung and each survivor; 1 if there is one."""
+    """Print a line for each puzzle and each survivor; 1 if there is one."""
     told = ["survives", "late", *(["equivalent"] if "--all" in arguments else [])]
     asked = [a for a in arguments if not a.startswith("-")]
     names = gate.selected(asked, puzzles.ladders())
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str]) -> int:
                 for line in found[kind]:
                     print(f"    {kind} {line}")
             totals += counts
-    print(row(f"{len(names)} rungs", totals))
+    print(row(f"{len(names)} puzzles", totals))
     return int(totals["survives"] > 0)
 
 

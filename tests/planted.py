@@ -1,4 +1,4 @@
-"""A scaffolded rung into which a test plants a fault, and sessions of cells."""
+"""A scaffolded puzzle into which a test plants a fault, and sessions of cells."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from puzzles._author import gate
 from puzzles._author.report import Report
 
 ROOT = Path(__file__).parents[1]
-FRONT = '"""Toy."""\nTITLE = "Toy"\nAFTER = ("basics",)\nRUNGS = ({})\nINTRO = "Toys."\n'
-Rung = Callable[..., Puzzle]
+FRONT = '"""Toy."""\nTITLE = "Toy"\nAFTER = ("basics",)\nPUZZLES = ({})\nINTRO = "Toys."\n'
+Plant = Callable[..., Puzzle]
 
 
 def line(puzzle: Puzzle, needle: str) -> int:
@@ -24,7 +24,7 @@ def line(puzzle: Puzzle, needle: str) -> int:
 
 
 def verified(name: str, libtpu: bool = False, quick: bool = False) -> Report:
-    """What `verify` says of one rung, proven in this process."""
+    """What `verify` says of one puzzle, proven in this process."""
     return gate.with_text(name, gate.proven(name, libtpu, quick))
 
 

@@ -1,6 +1,6 @@
 """`make quick`: lint, types, and the fast tests of what differs from the last commit.
 
-Arguments are rungs or ladders; without any, those that have changed are verified.
+Arguments are puzzles or ladders; without any, those that have changed are verified.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ def tests_of(files: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def rungs_of(files: Iterable[str]) -> list[str]:
-    """Rungs and ladders among `files`, as `verify` takes them."""
+def puzzles_of(files: Iterable[str]) -> list[str]:
+    """Puzzles and ladders among `files`, as `verify` takes them."""
     found = []
     for name in files:
         parts = Path(name).parts
         if len(parts) == 3 and parts[0] == "puzzles" and not parts[1].startswith("_"):
-            shared = parts[2].startswith("_")  # the ladder's front page, or what its rungs share
+            shared = parts[2].startswith("_")  # the ladder's front page, or what its puzzles share
             found.append(parts[1] if shared else f"{parts[1]}/{Path(name).stem}")
     return list(dict.fromkeys(found))
 
 
 def taste_of(names: Iterable[str]) -> list[str]:
-    """What is asked of this repository's own prose, of some rungs or of whole ladders."""
-    rungs = [name.split("/")[-1] for name in names]
-    whole = any((ROOT / "puzzles" / name).is_dir() for name in rungs)
-    chosen = [] if whole else ["-k", " or ".join(rungs)]
+    """What is asked of this repository's own prose, of some puzzles or of whole ladders."""
+    puzzles = [name.split("/")[-1] for name in names]
+    whole = any((ROOT / "puzzles" / name).is_dir() for name in puzzles)
+    chosen = [] if whole else ["-k", " or ".join(puzzles)]
     return ["pytest", "-q", "-m", "not graduate", "tests/ladders/test_taste.py", *chosen]
 
 
@@ -80,7 +80,7 @@ def main(names: list[str]) -> int:
     """Run what is needed, each command with its seconds; 1 if one of them fails."""
     files = changed()
     code = [name for name in files if name.endswith(".py")]
-    rungs, tests = names or rungs_of(files), tests_of(files)
+    puzzles, tests = names or puzzles_of(files), tests_of(files)
     commands: list[list[str]] = []
     if code:
         commands += [
@@ -91,10 +91,10 @@ def main(names: list[str]) -> int:
         commands.append(["mypy"])
     if tests:
         commands.append(["pytest", "-q", "-n", "2", "-m", "not slow", *tests])
-    if rungs:
-        commands += [["puzzles", "verify", "--quick", *rungs], taste_of(rungs)]
+    if puzzles:
+        commands += [["puzzles", "verify", "--quick", *puzzles], taste_of(puzzles)]
     if not commands:
-        print("nothing differs from the last commit; name rungs to verify them")
+        print("nothing differs from the last commit; name puzzles to verify them")
     failed = []
     for command in commands:
         print(f"$ {' '.join(command)}", flush=True)

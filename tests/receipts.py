@@ -1,7 +1,7 @@
 """`make receipts`: what each reference solution costs at its production shape, launch by launch.
 
 They stand in `tests/receipts.txt`: who changes how a launch is read or told writes them again, and
-the difference is read. Arguments are names of rungs; without any, all of them.
+the difference is read. Arguments are names of puzzles; without any, all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FILE = Path(__file__).parent / "receipts.txt"
 
 
 def receipt(puzzle: Puzzle) -> str:
-    """A receipt and a table of operands for each launch of the solution, rung and shape above."""
+    """A receipt and a table of operands for each launch of the solution, puzzle and shape above."""
     scale = at_scale(puzzle, puzzle.solution)
     assert scale is not None, f"the blocks of {puzzle.name} depend on data"
     lines = [f"## {puzzle.name} at {scale.label}"]
@@ -45,12 +45,12 @@ def waits(launch: Launch) -> Iterator[str]:
 
 
 def on_record() -> dict[str, str]:
-    """The committed receipts by the name of their rung."""
+    """The committed receipts by the name of their puzzle."""
     blocks = FILE.read_text(encoding="utf-8").rstrip("\n").split("\n\n") if FILE.exists() else []
     return {re.match(r"## (\w+) at", one)[1]: one for one in blocks}  # type: ignore[index]
 
 
-def rungs() -> list[Puzzle]:
+def with_kernels() -> list[Puzzle]:
     """Those with a production shape; the others launch nothing."""
     everything = (one for ladder in puzzles.ladders() for one in puzzles.ladder(ladder))
     return [one for one in everything if one.scale is not None]
@@ -59,7 +59,7 @@ def rungs() -> list[Puzzle]:
 def main(names: list[str]) -> int:
     """Trace and write; prints the names of those that have changed."""
     before = on_record()
-    everything = rungs()
+    everything = with_kernels()
     wanted = {one.name: receipt(one) for one in everything if not names or one.name in names}
     after = {one.name: wanted.get(one.name) or before.get(one.name, "") for one in everything}
     FILE.write_text("\n\n".join(filter(None, after.values())) + "\n", encoding="utf-8")

@@ -62,10 +62,10 @@ def test_a_record_is_read_when_it_is_needed_and_once(monkeypatch: pytest.MonkeyP
         return Record()
 
     monkeypatch.setattr(_record, "read", read)
-    monkeypatch.delitem(puzzles.find("add_ten").__dict__, "known", raising=False)
+    monkeypatch.delitem(puzzles.find("add_ten").__dict__, "answers", raising=False)
     puzzle = puzzles.find("add_ten")
     assert puzzles.judge(puzzle, puzzle.solution).passed
     assert reads == []
     assert puzzle.mistakes == puzzle.alternatives == ()
     assert reads == [(puzzle.path.with_suffix(".toml"), "puzzles/basics/add_ten.toml")]
-    del puzzle.__dict__["known"]
+    del puzzle.__dict__["answers"]

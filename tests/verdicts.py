@@ -44,7 +44,7 @@ _COMPUTED = ("numbers", "other-in-simulator", "garbage")
 
 
 def block(change: Alternative, verdict: Verdict) -> str:
-    """One verdict as it stands in the file; what a pass says is the rung's own text, and left out.
+    """A verdict as in the file; a pass is shortened, because its text is the puzzle's own.
 
     change: the mistake or the alternative that is judged.
     """

@@ -1,9 +1,9 @@
-"""Is this puzzle fit to be shown? The author's commands: a project's folder in, a report out.
+"""The author's commands, which read a project's folder and print a report.
 
-`verify` proves puzzles, `build` writes their notebooks and diagrams, `new_project`, `new_ladder`
-and `new_puzzle` write what to start from, `record` adds an answer to a puzzle's record and `edit`
-shows one. Each prints what it did and returns the exit status; a
-`BuildError` says what to mend. `strip` is what a project's diagrams are drawn with.
+`verify` proves puzzles, and `build` writes their notebooks and diagrams. `new_project`,
+`new_ladder` and `new_puzzle` write a scaffold. `record` adds an answer to a puzzle's record, and
+`edit` shows an answer. Each command prints its results and returns the exit status; a `BuildError`
+has the remedy. A project draws its diagrams with `strip`.
 """
 
 from __future__ import annotations

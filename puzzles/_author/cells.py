@@ -19,15 +19,15 @@ from puzzles._author.report import problem
 from puzzles._author.repository import BuildError, Repository, at_line
 from puzzles._puzzle import Puzzle
 
-# The same for all ladders. What a rung's module imports must be here: its own imports stand
-# before its first cell and never reach a notebook.
+# Shared by all ladders. It must import all names that a puzzle's module imports, because imports
+# before the first cell of a module do not reach a notebook.
 SETUP = (files("puzzles._author") / "setup.txt").read_text(encoding="utf-8")
 
 
 def setup_cell(ladder: ModuleType, where: Repository) -> NotebookNode:
-    """The cell that installs what is missing and imports what every puzzle uses.
+    """The cell that installs missing packages and imports the names that all puzzles use.
 
-    A ladder's SETUP_FIRST stands before what starts JAX, its SETUP at the end.
+    A ladder's SETUP_FIRST comes before the lines that start JAX, its SETUP at the end.
     """
     needed = dict.fromkeys((ladder.__name__.partition(".")[0], "puzzles", "jaxtyping"))
     installed = " and ".join(f'find_spec("{name}")' for name in needed)
@@ -37,14 +37,14 @@ def setup_cell(ladder: ModuleType, where: Repository) -> NotebookNode:
 
 
 def markdown(name: str, source: str) -> NotebookNode:
-    """A Markdown cell with an id of its own."""
+    """A Markdown cell with `name` as its id."""
     return new_markdown_cell(source.strip(), id=name)
 
 
-def rung_cells(
+def puzzle_cells(
     puzzle: Puzzle, number: int, where: Repository, *, solved: bool = False
 ) -> list[NotebookNode]:
-    """The cells of one rung, numbered; BuildError names the module and what is wrong in it."""
+    """The cells of a puzzle, numbered; BuildError names the module and its fault."""
     try:
         text = _regions.without_marks(puzzle.text) if solved else puzzle.starter_text
     except _regions.RegionError as error:
@@ -66,15 +66,15 @@ def rung_cells(
 def _parse(text: str) -> list[NotebookNode]:
     """Percent-format text as cells.
 
-    A cell marked `# %% active="ipynb"` is commented out in the module and runs in notebooks only.
+    A cell marked `# %% active="ipynb"` is commented out in the module and runs only in notebooks.
     """
     cells = []
     for cell in jupytext.reads(text, fmt="py:percent").cells:
-        # jupytext's own notes: which files a cell is active in, and the blank lines around it
+        # jupytext's metadata: the formats in which a cell is active, and the blank lines around it
         own = [key for key in cell.metadata if key == "active" or key.startswith("lines_to_")]
-        kept = {key: value for key, value in cell.metadata.items() if key not in own}
+        metadata = {key: value for key, value in cell.metadata.items() if key not in own}
         new = new_code_cell if cell.cell_type == "code" else new_markdown_cell
-        cells.append(new(cell.source.strip("\n"), metadata=kept))
+        cells.append(new(cell.source.strip("\n"), metadata=metadata))
     return cells
 
 
@@ -87,19 +87,19 @@ def _number_heading(puzzle: Puzzle, cells: list[NotebookNode], number: int) -> N
 
 
 def _append_check(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
-    """Put `check(...)` below the last function that it needs: one with a gap, or the rung's own."""
+    """Append `check(...)` to the last cell with a gap or with the puzzle's function."""
     needed = {*puzzle.blanks, puzzle.name}
     code = [cell for cell in cells if cell.cell_type == "code"]
     try:
         holders = [cell for cell in code if needed & {*_regions.functions(plain(cell.source))}]
-    except SyntaxError as error:  # the rest was imported
+    except SyntaxError as error:  # only notebooks run this cell
         place = puzzle.place((error.text or "").strip(), author=False)
         raise BuildError(problem(place, "cell_does_not_parse", error=error.msg)) from None
     holders[-1].source += f"\n\ncheck({puzzle.name})"
 
 
 def _hints(puzzle: Puzzle) -> str:
-    """One cell of collapsed hints; Markdown inside <details> needs the blank lines."""
+    """A cell of collapsed hints; Markdown inside <details> needs the blank lines."""
     return "\n\n".join(
         f"<details>\n<summary>Hint {number}</summary>\n\n{inspect.cleandoc(hint)}\n\n</details>"
         for number, hint in enumerate(puzzle.hints, 1)
@@ -107,12 +107,15 @@ def _hints(puzzle: Puzzle) -> str:
 
 
 def plain(source: str) -> str:
-    """A cell as Python can parse it: without IPython's `%magic` and `!shell` lines."""
+    """A cell that Python can parse: without IPython's `%magic` and `!shell` lines."""
     return re.sub(r"(?m)^( *)[%!].*$", r"\1pass", source)
 
 
 def _check_names(puzzle: Puzzle, header: str) -> None:
-    """What is bound before the first cell never reaches a notebook, so a cell must bind it, too."""
+    """Raise BuildError for a name that is bound only before the first cell.
+
+    These lines do not reach a notebook.
+    """
     setup = plain(SETUP.format(installed="True", install="", first=""))
     there = _bound(f"{setup}\n{puzzle.text.removeprefix(header)}")
     if lacking := sorted(_bound(header) - there):
@@ -123,18 +126,18 @@ def _check_names(puzzle: Puzzle, header: str) -> None:
 def _bound(source: str) -> set[str]:
     """Names that the top level of `source` imports or assigns."""
     symbols = symtable.symtable(source, "<cells>", "exec").get_symbols()
-    return {one.get_name() for one in symbols if one.is_imported() or one.is_assigned()}
+    return {s.get_name() for s in symbols if s.is_imported() or s.is_assigned()}
 
 
 def leaks(puzzle: Puzzle) -> Iterator[str]:
-    """Lines of a puzzle's regions that its own cells or hints give away, with place.
+    """Yield a problem for each line of a region that the puzzle's cells or hints give away.
 
-    A find-the-bug rung shows the lines that its bug leaves alone. Lines without a name of their
-    own, such as `else:` or `])`, and those that only open a call or a list give nothing away.
+    A find-the-bug puzzle may show the lines that its bug does not change. A line without a name,
+    such as `else:` or `])`, or a line that only opens a call or a list, gives nothing away.
     """
     if "\nPUZZLE = " in puzzle.text:
         yield problem(puzzle.place("PUZZLE = ", author=False), "author_cell_shown")
-    cells = rung_cells(puzzle, 1, Repository("https://github.com/owner/name", "branch"))
+    cells = puzzle_cells(puzzle, 1, Repository("https://github.com/owner/name", "branch"))
     meant = puzzle.starter_text if puzzle.starter else ""
     meant_lines = {" ".join(line.split()) for line in meant.splitlines()}
     for line in _regions.region_lines(puzzle.text):
@@ -142,14 +145,14 @@ def leaks(puzzle: Puzzle) -> Iterator[str]:
         if secret in meant_lines or not _says_something(secret):
             continue
         if showing := [cell for cell in cells if _shows(cell, secret)]:
-            hint = showing[-1].id.endswith("-hints")  # which stand last
+            hint = showing[-1].id.endswith("-hints")  # the last cell
             place = puzzle.place("hints=" if hint else secret, author=False)
-            where = "a hint" if hint else "a cell of this rung"
+            where = "a hint" if hint else "a cell of this puzzle"
             yield problem(place, "leak", where=where, line=line)
 
 
 def _shows(cell: NotebookNode, secret: str) -> bool:
-    """Whether a line of a cell holds the code, and no name goes on before or after it."""
+    """True if a line of a cell holds `secret`, not as a part of a longer name."""
     whole = re.compile(rf"(?<![\w.]){re.escape(secret.rstrip(','))}(?!\.?\w)")
     return any(whole.search(" ".join(line.split())) for line in cell.source.splitlines())
 

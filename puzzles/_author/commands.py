@@ -1,4 +1,4 @@
-"""The author's commands, as `python -m puzzles` runs them: each prints what it did."""
+"""The author's commands, for `python -m puzzles`: each prints its results."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from puzzles._rules import RECORD, to_author
 
 
 def look_for_no_tpu() -> None:
-    """Where there is none: JAX would, and libtpu complain of that in six lines."""
+    """On a machine without a TPU, make JAX use the CPU; otherwise libtpu prints six warnings."""
     if "JAX_PLATFORMS" not in os.environ and not has_tpu():
-        os.environ["JAX_PLATFORMS"] = "cpu"  # for the processes that are started
+        os.environ["JAX_PLATFORMS"] = "cpu"  # for subprocesses
         jax.config.update("jax_platforms", "cpu")
 
 
 def new_project(where: Path, ladder: str | None) -> int:
-    """Write a project of its own, a package with one ladder, into a new folder."""
+    """Write a new project, a package with one ladder, into the folder `where`."""
     _wrote(scaffold.new_project(where.name, ladder or where.name, where.resolve().parent))
     print(f"next: cd {where}, then make build test")
     return 0
@@ -43,7 +43,7 @@ def new_ladder(name: str, first: str | None) -> int:
 
 
 def new_puzzle(ladder: str, name: str, like: str | None = None, bare: bool = False) -> int:
-    """Write a puzzle as the last rung of a ladder."""
+    """Write a puzzle as the last puzzle of a ladder."""
     _wrote(scaffold.new_puzzle(ladder, name, like, bare))
     print(f"next: python -m puzzles verify {ladder}/{name}")
     return 0
@@ -52,7 +52,7 @@ def new_puzzle(ladder: str, name: str, like: str | None = None, bare: bool = Fal
 def build(check: bool = False) -> int:
     """Write the project's diagrams, its notebooks and its README's table.
 
-    check: write nothing; 1 if one of them is out of date.
+    check: write nothing; return 1 if a file is out of date.
     """
     from puzzles._author import notebook  # needs the author's extra
 
@@ -74,9 +74,9 @@ def build(check: bool = False) -> int:
 
 
 def record(puzzle: str, answer: str, name: str, says: str) -> int:
-    """Append an answer to a puzzle's record and print the verdict on it; 1 if that does not hold.
+    """Append an answer to a puzzle's record and print its verdict; return 1 if it does not hold.
 
-    answer: the file that holds it, "-" for what is typed. name: without one, the file's.
+    answer: its file, or "-" for standard input. name: "" for the name of the file.
     """
     text = sys.stdin.read() if answer == "-" else Path(answer).read_text(encoding="utf-8")
     name = name or Path(answer).stem.replace("_", " ").replace("-", " ").strip()

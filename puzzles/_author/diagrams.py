@@ -1,4 +1,4 @@
-"""A project's diagrams: what `DIAGRAMS` in its diagrams/draw.py draws, by the path of each file."""
+"""A project's diagrams, which `DIAGRAMS` in its diagrams/draw.py draws, by their paths."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ def strip(
     title: str,
     **style: Any,
 ) -> Callable[[], str]:
-    """Draws consecutive steps of a rung's reference launch, from `first`, one note beside each.
+    """Return a function that draws steps of a puzzle's reference launch, with a note next to each.
 
-    shapes: the arguments, without data where no grid or index map reads them. style: see `film`.
+    shapes: the arguments, which need data only if a grid or an index map reads them.
+    first: the first step. style: see `film`.
     """
 
     def draw() -> str:
@@ -34,7 +35,7 @@ def strip(
 
 
 def drawn(root: Path) -> dict[str, str]:
-    """Every diagram of the project at `root` as it would be drawn now; none without a script."""
+    """Draw all diagrams of the project at `root`; empty if it has no diagrams/draw.py."""
     script = root / "diagrams" / "draw.py"
     if not script.exists():
         return {}

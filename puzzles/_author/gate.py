@@ -1,4 +1,4 @@
-"""The gate: does every rung hold what its module promises, and does the whole fit together?"""
+"""Validation: run every check of every puzzle, and the checks of the whole project."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from puzzles._rules import to_author
 
 
 def proven(name: str, libtpu: bool, quick: bool) -> Report:
-    """What a rung's code proves; what raises in it is a problem like others."""
+    """Run every check on a puzzle's code.
+
+    An exception raised by the puzzle's own code is reported like any other problem.
+    """
     report = Report(f"{ladder_of(name)}/{name}")
     try:
         _prove(report, find(name), libtpu, quick)
@@ -32,38 +35,38 @@ def proven(name: str, libtpu: bool, quick: bool) -> Report:
 
 
 def _prove(report: Report, puzzle: Puzzle, libtpu: bool, quick: bool) -> None:
-    """Fill a report, but for what is said of the rung's text."""
+    """Fill a report, except for the problems of the puzzle's text."""
     seeds = proof.SEEDS[:1] if quick else proof.SEEDS
     solution = proof.solution_problem(puzzle, seeds, not quick)
-    report.problems += _told(solution, proof.starter_problem(puzzle))
-    if solution:  # all else is judged by it
+    report.problems += _problems(solution, proof.starter_problem(puzzle))
+    if solution:  # all other checks compare with it
         return
     with keeping_traces():
         report.problems += soundness_problems(puzzle)
     report.problems += margin_problems(puzzle, seeds)
     report.problems += [*proof.fresh_problems(puzzle), *proof.scale_problems(puzzle)]
-    wrong = _told(*(proof.mistake_problem(puzzle, one, seeds) for one in puzzle.mistakes))
-    others = puzzle.alternatives
-    refused = _told(*(proof.alternative_problem(puzzle, one, not quick) for one in others))
+    wrong = _problems(*(proof.mistake_problem(puzzle, m, seeds) for m in puzzle.mistakes))
+    rights = puzzle.alternatives
+    refused = _problems(*(proof.alternative_problem(puzzle, right, not quick) for right in rights))
     report.problems += [*wrong, *refused]
     compiled = libtpu and puzzle.kernel and not refused
     if compiled:
         with Compiler() as compiler:
-            report.problems += proof.compiler_problems(puzzle, compiler, others)
+            report.problems += proof.compiler_problems(puzzle, compiler, rights)
             report.problems += proof.production_problems(puzzle, compiler)
     report.counts = {
         "mistakes": f"{len(puzzle.mistakes) - len(wrong)}/{len(puzzle.mistakes)}",
-        "alternatives": f"{len(others) - len(refused)}/{len(others)}",
+        "alternatives": f"{len(rights) - len(refused)}/{len(rights)}",
         "TPU": (" ".join(supported_chips()) if compiled else "-") if puzzle.kernel else "no kernel",
     }
 
 
-def _told(*problems: str | None) -> list[str]:
+def _problems(*problems: str | None) -> list[str]:
     return [problem for problem in problems if problem]
 
 
 def with_text(name: str, report: Report) -> Report:
-    """The report with what is said of a rung's text, which is soon read and so never kept."""
+    """Add the problems of a puzzle's text, which are never cached because reading is fast."""
     if report.raised:
         return report
     puzzle = find(name)
@@ -80,55 +83,55 @@ def with_text(name: str, report: Report) -> Report:
 
 
 def selected(names: Sequence[str], local: Sequence[str]) -> list[str]:
-    """Rungs named by nothing (all of the project's), LADDER, PUZZLE or LADDER/PUZZLE."""
+    """The puzzles of names such as LADDER, PUZZLE or LADDER/PUZZLE; without names, of `local`."""
     chosen: list[str] = []
     for name in names or local:
         if name in ladders():
-            chosen += ladder_module(name).RUNGS
+            chosen += ladder_module(name).PUZZLES
         else:
-            rung = name.split("/")[-1]
-            ladder_of(rung)  # raises where there is none
-            chosen.append(rung)
+            puzzle = name.split("/")[-1]
+            ladder_of(puzzle)  # raises UnknownPuzzleError
+            chosen.append(puzzle)
     return list(dict.fromkeys(chosen))
 
 
-def _reports(rungs: Sequence[str], libtpu: bool, quick: bool, proofs: Proofs) -> Iterable[Report]:
-    """The rungs' reports in their order, each as soon as it is there, on all cores."""
+def _reports(puzzles: Sequence[str], libtpu: bool, quick: bool, proofs: Proofs) -> Iterable[Report]:
+    """Yield the puzzles' reports in order, each as soon as it is ready, computed on all cores."""
     kind = ("quick" if quick else "full") + ("-compiled" if libtpu else "")
-    kept = {name: proofs.taken(name, kind) for name in rungs}
+    cached = {name: proofs.taken(name, kind) for name in puzzles}
     context = multiprocessing.get_context("spawn")
-    workers = min(len(rungs), os.cpu_count() or 1) or 1
+    workers = min(len(puzzles), os.cpu_count() or 1) or 1
     with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        wanted = [name for name in rungs if kept[name] is None]
-        waiting = {name: pool.submit(proven, name, libtpu, quick) for name in wanted}
-        for name in rungs:
-            report = kept[name] or waiting[name].result()
+        stale = [name for name in puzzles if cached[name] is None]
+        waiting = {name: pool.submit(proven, name, libtpu, quick) for name in stale}
+        for name in puzzles:
+            report = cached[name] or waiting[name].result()
             proofs.keep(name, kind, report)
             yield with_text(name, report)
 
 
 def verify(names: Sequence[str] = (), quick: bool = False, fresh: bool = False) -> int:
-    """Verify the named rungs, or everything; print a line each and a total.
+    """Verify the named puzzles, or everything; print a line for each and a total.
 
-    quick: one key instead of three, and nothing compiled for a TPU. fresh: nothing that was proven
-    before counts. Returns 0 if all holds, 1 if something does not, and 2 if nothing is wrong and
-    something is left undone.
+    quick: use one key instead of three, and compile nothing for a TPU.
+    fresh: ignore cached proofs.
+    Returns 0 if all is well, 1 if there is a problem, and 2 if something is only left undone.
     """
     start, root = time.time(), project()
     local = review.ladders_of(root)
-    rungs = selected(names, local)
+    puzzles = selected(names, local)
     libtpu = has_libtpu() and not quick
     if quick:
         print(to_author("verified_quickly"))
     elif not libtpu:
         print(to_author("verified_without_libtpu", install=INSTALL_LIBTPU))
     reports = []
-    for number, report in enumerate(_reports(rungs, libtpu, quick, Proofs(root, fresh)), 1):
-        print(f"[{number}/{len(rungs)}] {report}", flush=True)
+    for number, report in enumerate(_reports(puzzles, libtpu, quick, Proofs(root, fresh)), 1):
+        print(f"[{number}/{len(puzzles)}] {report}", flush=True)
         reports.append(report)
-    fronts = list(dict.fromkeys([*map(ladder_of, rungs), *(() if names else local)]))
+    fronts = list(dict.fromkeys([*map(ladder_of, puzzles), *(() if names else local)]))
     whole = [problem for name in fronts for problem in review.ladder_problems(name)]
-    if any(report.raised for report in reports):  # nothing can be built of what does not run
+    if any(report.raised for report in reports):  # a build needs code that runs
         whole.append(to_author("files_not_compared"))
     elif not names:
         whole += review.project_problems(root, local)

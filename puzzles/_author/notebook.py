@@ -1,4 +1,4 @@
-"""Ladders to notebooks, for authors: needs jupytext and nbformat."""
+"""Build notebooks from ladders, for authors: needs jupytext and nbformat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
 from puzzles._author import diagrams
-from puzzles._author.cells import markdown, rung_cells, setup_cell
+from puzzles._author.cells import markdown, puzzle_cells, setup_cell
 from puzzles._author.report import plural
 from puzzles._author.repository import ROOT, Repository, repository
 from puzzles._author.shapes import with_shapes
@@ -23,9 +23,9 @@ _TABLE, _COUNTS = (re.compile(_MARK.format(n), re.DOTALL) for n in ("ladders", "
 
 
 def built(ladder_name: str, root: Path = ROOT, solved: bool = False) -> NotebookNode:
-    """A ladder as a learner gets it: starters, checks and collapsed hints.
+    """The notebook of a ladder: starters, checks and collapsed hints.
 
-    solved: with the reference solutions in place, no hints, and the same cell ids.
+    solved: True for the reference solutions without hints; the ids of cells do not change.
     """
     module, where = ladder_module(ladder_name), repository(root)
     parts = getattr(module, "PARTS", {})
@@ -38,7 +38,7 @@ def built(ladder_name: str, root: Path = ROOT, solved: bool = False) -> Notebook
         if puzzle.name in parts:
             part = where.with_images(parts[puzzle.name])
             cells.append(markdown(f"{puzzle.name}-part", part))
-        own = rung_cells(puzzle, number, where, solved=solved)
+        own = puzzle_cells(puzzle, number, where, solved=solved)
         if not solved:
             with_shapes(puzzle, own)
         cells += own
@@ -51,7 +51,7 @@ def built(ladder_name: str, root: Path = ROOT, solved: bool = False) -> Notebook
     notebook = new_notebook(
         cells=cells,
         metadata={
-            # no accelerator: Colab's default is a CPU, and that is enough
+            # Colab's default is a CPU, which is enough
             "colab": {"provenance": [], "toc_visible": True},
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
             "language_info": {"name": "python"},
@@ -63,14 +63,14 @@ def built(ladder_name: str, root: Path = ROOT, solved: bool = False) -> Notebook
 
 
 def dumps(notebook: NotebookNode) -> str:
-    """The notebook as text; the same bytes for the same notebook."""
+    """The notebook as text; equal notebooks give equal bytes."""
     return nbformat.writes(notebook, version=nbformat.NO_CONVERT).rstrip("\n") + "\n"
 
 
 def generated(root: Path, names: Sequence[str]) -> dict[str, str]:
-    """Every generated file of the project at `root` and what it must hold, by name.
+    """The text of every generated file of the project at `root`, by name.
 
-    names: its ladders. A README without marks, and no page of rules, stay so.
+    names: its ladders. A README without marks and a missing page of rules are left alone.
     """
     files = diagrams.drawn(root)
     files |= {f"{name}.ipynb": dumps(built(name, root)) for name in names}
@@ -79,14 +79,16 @@ def generated(root: Path, names: Sequence[str]) -> dict[str, str]:
         readme = _TABLE.sub(lambda _: _table(names, repository(root)), readme, count=1)
         files["README.md"] = _COUNTS.sub(lambda _: _counts(names), readme, count=1)
     if (root / PAGE).exists():
-        rungs = [(name, rung) for name in sorted(names) for rung in ladder_module(name).RUNGS]
-        record = [root / RECORD / name / f"{rung}.txt" for name, rung in rungs]
+        puzzles = [
+            (name, puzzle) for name in sorted(names) for puzzle in ladder_module(name).PUZZLES
+        ]
+        record = [root / RECORD / name / f"{puzzle}.txt" for name, puzzle in puzzles]
         files[PAGE] = rules_page(path for path in record if path.exists())
     return files
 
 
 def _table(names: Sequence[str], where: Repository) -> str:
-    """The README's table of ladders; a column that no ladder declares is left out."""
+    """The README's table of ladders; without the columns that no ladder declares."""
     modules = [ladder_module(name) for name in names]
     declared = [
         (title, name)
@@ -99,25 +101,25 @@ def _table(names: Sequence[str], where: Repository) -> str:
         picture = getattr(module, "PICTURE", "")
         shown = f'<br><img src="{picture}" width="240" alt="{module.TITLE}">' * bool(picture)
         more = (getattr(module, attribute, "") for _, attribute in declared)
-        cells = f"**{module.TITLE}**{shown}", len(module.RUNGS), *more, where.badge(name)
+        cells = f"**{module.TITLE}**{shown}", len(module.PUZZLES), *more, where.badge(name)
         rows.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join([*rows, ""])
 
 
 def _counts(names: Sequence[str]) -> str:
-    """README's sentence on how much there is."""
+    """The README's sentence with the numbers of ladders, puzzles and answers."""
     puzzles = [puzzle for name in names for puzzle in ladder(name)]
     mistakes = sum(len(puzzle.mistakes) for puzzle in puzzles)
-    others = sum(len(puzzle.alternatives) for puzzle in puzzles)
+    rights = sum(len(puzzle.alternatives) for puzzle in puzzles)
     counts = plural(len(names), "ladder"), plural(len(puzzles), "puzzle")
     return (
         f"{', '.join(counts)}, {mistakes:,} known mistakes that the checker recognises, and "
-        f"{others:,} other correct solutions that it accepts.\n"
+        f"{rights:,} other correct solutions that it accepts.\n"
     )
 
 
 def out_of_date(root: Path, names: Sequence[str]) -> dict[str, str]:
-    """The generated files that are missing or do not match the modules, as they must be."""
+    """The new text of each generated file that is missing or does not match the modules."""
     files = generated(root, names)
     return {name: text for name, text in files.items() if _read(root / name) != text}
 
@@ -127,7 +129,7 @@ def _read(path: Path) -> str | None:
 
 
 def write(folder: Path, files: Mapping[str, str]) -> list[Path]:
-    """Write files into a folder, which may be new."""
+    """Write files into a folder, and create it if necessary."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(text.encode("utf-8"))

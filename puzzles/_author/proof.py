@@ -1,4 +1,4 @@
-"""Does a rung's code hold what its module promises: starter, solution, mistakes, alternatives?"""
+"""Checks of a puzzle's code: the starter, the solution, the mistakes and the alternatives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DRAWS, _SHAPES = 100, 8
 
 @keeping_traces()
 def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEEDS) -> str | None:
-    """Why `mistake` is not rejected at its stage in its own words, or None if it is."""
+    """The problem if `mistake` is not rejected at its stage with its `says`; None if it is."""
     who = _who(puzzle, mistake)
     if len(mistake.says.split()) < 3 and not _MARK.search(mistake.says):
         return to_author("mistake_is_vague", who=who, says=mistake.says)
@@ -45,7 +45,7 @@ def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEE
 
 
 def verdict_problem(puzzle: Puzzle, mistake: Mistake, verdict: Verdict, seed: int) -> str | None:
-    """Why a verdict on `mistake` is not that of its stage in its own words, or None if it is."""
+    """The problem if a verdict on `mistake` has another stage or lacks `says`; None if not."""
     who = _who(puzzle, mistake)
     facts = dict(who=who, seed=seed, case=verdict.case, stage=mistake.stage, says=mistake.says)
     if verdict.passed:
@@ -62,33 +62,36 @@ def verdict_problem(puzzle: Puzzle, mistake: Mistake, verdict: Verdict, seed: in
 def alternative_problem(
     puzzle: Puzzle, alternative: Alternative, thorough: bool = True
 ) -> str | None:
-    """Why a correct solution is not accepted, or None if it is; nothing is compiled for a TPU."""
+    """The problem if a correct solution is not accepted; None if it is. Compiles nothing."""
     try:
         fn = variant(puzzle, alternative)
     except (_regions.RegionError, SyntaxError) as error:
         return to_author("cannot_be_made", who=_who(puzzle, alternative), error=error)
     verdict = judge(puzzle, fn, thorough=thorough)
-    for seed in SEEDS if thorough else ():  # a case drawn afresh for each
+    for seed in SEEDS if thorough else ():  # a random case for each seed
         verdict = verdict if not verdict.passed else judge_fresh(puzzle, fn, seed)
     return _rejected(puzzle, verdict, alternative)
 
 
 def _who(puzzle: Puzzle, change: Alternative) -> str:
-    """Where a mistake or an alternative stands, and what it is called."""
+    """The place, the kind and the name of a mistake or an alternative."""
     kind = "mistake" if isinstance(change, Mistake) else "alternative"
     return f"{puzzle.place_of(change)}: {kind} '{change.name}'"
 
 
 def _rejected(
-    puzzle: Puzzle, verdict: Verdict, other: Alternative | None = None, seed: int = 0
+    puzzle: Puzzle, verdict: Verdict, change: Alternative | None = None, seed: int = 0
 ) -> str | None:
-    """That a right answer does not pass: an alternative, or else the solution."""
+    """The problem if a right answer does not pass; None if it does.
+
+    change: the alternative; None for the solution.
+    """
     if verdict.passed:
         return None
-    if other is not None:
-        return to_author("alternative_rejected", who=_who(puzzle, other), verdict=verdict)
+    if change is not None:
+        return to_author("alternative_rejected", who=_who(puzzle, change), verdict=verdict)
     place = puzzle.place(f"def {puzzle.name}(", author=False)
-    plain = replace(verdict, diagnosis=None)  # the reference's rounding may look like a mistake's
+    plain = replace(verdict, diagnosis=None)  # the reference's rounding may resemble a mistake
     return problem(place, "solution_rejected", seed=seed, verdict=plain)
 
 
@@ -96,9 +99,9 @@ def _rejected(
 def solution_problem(
     puzzle: Puzzle, seeds: Sequence[int] = SEEDS, thorough: bool = True
 ) -> str | None:
-    """Why the reference solution does not pass, or None; nothing is compiled for a TPU.
+    """The problem if the reference solution does not pass; None if it does. Compiles nothing.
 
-    thorough: JAX's own interpreter runs all listed cases.
+    thorough: also run all listed cases in JAX's own interpreter.
     """
     for seed in seeds:
         verdict = judge(puzzle, puzzle.solution, seed=seed, thorough=thorough and seed == seeds[0])
@@ -109,11 +112,11 @@ def solution_problem(
 
 @keeping_traces()
 def fresh_problems(
-    puzzle: Puzzle, some: Callable[[list[Case]], list[Case]] = list
+    puzzle: Puzzle, choose: Callable[[list[Case]], list[Case]] = list
 ) -> Iterator[str]:
-    """What is wrong with the cases that `fresh` draws: too many, or not passed.
+    """Yield problems of the cases that `fresh` draws: too many shapes, or the solution fails.
 
-    some: chooses those, one of each shape and of each change, that the solution is judged on.
+    choose: selects the cases on which the solution is judged.
     """
     if puzzle.fresh is None:
         return
@@ -122,14 +125,14 @@ def fresh_problems(
     if (shapes := len({case.label for case in drawn})) > _SHAPES:
         yield problem(place, "fresh_shapes", shapes=shapes, draws=_DRAWS, most=_SHAPES)
         return
-    for case in some(drawn):
+    for case in choose(drawn):
         verdict = judge_fresh(puzzle, puzzle.solution, case.seed)
         if not verdict.passed:
             yield problem(place, "fresh_case_rejected", verdict=verdict)
 
 
 def scale_problems(puzzle: Puzzle) -> Iterator[str]:
-    """Is there a production shape at which the solution is read?"""
+    """Yield a problem if there is no production shape, or if the solution cannot be read there."""
     if not puzzle.kernel:
         return
     if puzzle.scale is None:
@@ -137,7 +140,7 @@ def scale_problems(puzzle: Puzzle) -> Iterator[str]:
     elif (scale := at_scale(puzzle, puzzle.solution)) is None:
         yield problem(puzzle.place("scale="), "scale_lacks_data")
     elif puzzle.par is not None:
-        puzzle.par(*scale.par.launches)  # what it raises, a pass would keep to itself
+        puzzle.par(*scale.par.launches)  # raises here: a pass would hide the exception
 
 
 def compiler_problems(
@@ -146,38 +149,41 @@ def compiler_problems(
     alternatives: Sequence[Alternative],
     chips: Sequence[str] | None = None,
 ) -> Iterator[str]:
-    """What a TPU's compiler refuses: the solution, and each kernel of it and of `alternatives`.
+    """Yield a problem for each right answer that a TPU's compiler rejects.
 
-    All of them pass. Many at once take a fifth of the time; who is refused, verdicts then tell.
-    chips: those compiled for, None for all that libtpu knows.
+    All of them have passed `check`. Compiling them as one batch takes a fifth of the time; only if
+    the batch fails is each answer judged alone, to find the culprit.
+    chips: the chips to compile for; None for all that libtpu supports.
     """
     answers: dict[Callable, Alternative | None] = {puzzle.solution: None}
-    answers |= {variant(puzzle, one): one for one in alternatives}
+    answers |= {variant(puzzle, change): change for change in alternatives}
     programs = {}
     for fn, case in product(answers, cases(puzzle)):
         traced = trace_call(case.judged(fn), *case.args)
-        # A kernel that speaks to other devices compiles only in its `shard_map`.
+        # A kernel that communicates with other devices compiles only in its `shard_map`.
         programs.update({(fn, case): traced} if puzzle.axes else kernels(traced))
     whole = cases(puzzle)[0].reference
-    for within in kernels(whole):
-        programs.pop(within, None)
+    for kernel in kernels(whole):
+        programs.pop(kernel, None)
     if not any(compiler.compile_all([whole, *programs.values()], chips).values()):
         return
-    for fn, other in answers.items():
-        if why := _rejected(puzzle, judge(puzzle, fn, compiler=compiler), other):
+    for fn, change in answers.items():
+        if why := _rejected(puzzle, judge(puzzle, fn, compiler=compiler), change):
             yield why
 
 
 def production_problems(puzzle: Puzzle, compiler: Compiler) -> Iterator[str]:
-    """What v5e's compiler refuses of the solution at its production shape, and in bf16 if that has
-    no bf16 and some case has; a smaller shape may fit where this one does not.
+    """Yield a problem if v5e's compiler rejects the solution at its production shape.
+
+    It is compiled in bf16 as well if a case has bf16 and that shape has not: a small shape may fit
+    into VMEM although this one does not.
     """
     if puzzle.scale is None:
         return
-    given, drawn = puzzle.scale(), [case.args for case in cases(puzzle)]
-    shapes = {"": given}
-    if _has_bf16(drawn) and not _has_bf16(given):  # statistics beside bf16 stay f32
-        shapes[" in bf16"] = jax.tree.map(_in_bf16, given)
+    arguments, drawn = puzzle.scale(), [case.args for case in cases(puzzle)]
+    shapes = {"": arguments}
+    if _has_bf16(drawn) and not _has_bf16(arguments):  # f32 next to bf16 is for statistics
+        shapes[" in bf16"] = jax.tree.map(_in_bf16, arguments)
     judged = puzzle.judged(puzzle.solution, puzzle.axes, over_mesh)
     for how, args in shapes.items():
         if why := compiler.compile(trace_call(judged, *args), ["v5e"])["v5e"]:
@@ -195,12 +201,12 @@ def _in_bf16(x: Any) -> Any:
 
 
 def starter_problem(puzzle: Puzzle) -> str | None:
-    """Why the starter is not a starter: it must run as a cell, and be unsolved."""
+    """The problem if the starter does not run as a cell, or is not unsolved; else None."""
     place = puzzle.place(_regions.BEGIN, author=False)
     verdict = judge(puzzle, starter_function(puzzle))
     if verdict.stage != "unsolved":
         return problem(place, "starter_not_unsolved", stage=verdict.stage, verdict=verdict)
-    # A starter is known by its text. Would it pass as anybody's answer?
+    # `judge` recognizes a starter by its text; change the text to see if the code would pass.
     text = re.sub(rf"(?m)^( *)\.\.\.(  {_regions.HERE} \(about)", r"\1pass\2", puzzle.starter_text)
     submitted = load(puzzle, text, "submitted")[puzzle.name]
     if text != puzzle.starter_text and judge(puzzle, submitted, patience=0).passed:

@@ -1,8 +1,8 @@
-"""What was proven before, and of what: an edit of one rung proves one rung anew.
+"""A cache of proofs: after an edit of a puzzle, `verify` proves only this puzzle again.
 
-A proof is known by all that it rests on: the rung's module and record, the modules of ladders that
-it imports or finds, the engine, the versions of Python, NumPy and JAX, and libtpu's where its
-compiler is asked.
+The key is a digest of everything that a proof depends on: the puzzle's module and record, the
+modules of ladders that it imports or finds, the engine, the versions of Python, NumPy and JAX, and
+libtpu's version if it compiles something.
 """
 
 from __future__ import annotations
@@ -21,80 +21,80 @@ from puzzles._author.report import Report
 from puzzles._ladders import folder_of, ladder_of, ladders
 
 HOME = Path(__file__).resolve().parents[1]
-# What a module imports or finds.
+# the imports of a module, and the puzzles that it finds
 _REACHED = re.compile(r"find\(\W{0,2}\w+|from [\w.]+ import (?:\([^)]*\)|.*)|import [\w.]+")
 
 
 @dataclass(frozen=True)
 class Proofs:
-    """Those in the folder `.proofs` of the project at `root`.
+    """The proofs in the folder `.proofs` of the project at `root`.
 
-    fresh: none of them is taken. digests: of what is proven, as it was when it was first asked for.
+    fresh: True to ignore them. digests: by puzzle and kind, computed at the first lookup.
     """
 
     root: Path
     fresh: bool = False
     digests: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def taken(self, rung: str, kind: str) -> Report | None:
-        """What the same proof gave before, if it is kept; never where CI=true."""
-        of = self.digests.setdefault((rung, kind), digest(rung, kind))
+    def taken(self, puzzle: str, kind: str) -> Report | None:
+        """The report of a valid cached proof; None if there is none, or if CI=true."""
+        key = self.digests.setdefault((puzzle, kind), digest(puzzle, kind))
         try:
-            kept = json.loads(self._path(rung, kind).read_text(encoding="utf-8"))
+            cached = json.loads(self._path(puzzle, kind).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        if self.fresh or os.environ.get("CI") == "true" or kept["of"] != of:
+        if self.fresh or os.environ.get("CI") == "true" or cached["of"] != key:
             return None
-        return Report(f"{ladder_of(rung)}/{rung}", kept["counts"], before=True)
+        return Report(f"{ladder_of(puzzle)}/{puzzle}", cached["counts"], before=True)
 
-    def keep(self, rung: str, kind: str, report: Report) -> None:
-        """Keep a proof that holds and was asked for before; one that fails is forgotten."""
-        path = self._path(rung, kind)
+    def keep(self, puzzle: str, kind: str, report: Report) -> None:
+        """Store a proof that `taken` was called for, or remove it if it has problems."""
+        path = self._path(puzzle, kind)
         if report.problems:
             path.unlink(missing_ok=True)
         elif not report.before:
-            kept = dict(of=self.digests[rung, kind], counts=report.counts)
+            cached = dict(of=self.digests[puzzle, kind], counts=report.counts)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(kept), encoding="utf-8")
+            path.write_text(json.dumps(cached), encoding="utf-8")
 
-    def _path(self, rung: str, kind: str) -> Path:
-        return self.root / ".proofs" / ladder_of(rung) / f"{rung}-{kind}.json"
+    def _path(self, puzzle: str, kind: str) -> Path:
+        return self.root / ".proofs" / ladder_of(puzzle) / f"{puzzle}-{kind}.json"
 
 
-def digest(rung: str, kind: str) -> str:
-    """Of all that a proof rests on."""
+def digest(puzzle: str, kind: str) -> str:
+    """A digest of everything that a proof depends on."""
     packages = ("numpy", "jax", "libtpu") if "compiled" in kind else ("numpy", "jax")
-    said = [kind, os.environ.get("JAX_PLATFORMS"), platform.python_version()]
-    found = hashlib.sha256(repr([*said, *map(version, packages)]).encode())
-    found.update(_engine())
-    for path in sorted(_rests_on(rung)):
-        found.update(f"{path.parent.name}/{path.name}\n".encode() + path.read_bytes())
-    return found.hexdigest()
+    settings = [kind, os.environ.get("JAX_PLATFORMS"), platform.python_version()]
+    hashed = hashlib.sha256(repr([*settings, *map(version, packages)]).encode())
+    hashed.update(_engine())
+    for path in sorted(_rests_on(puzzle)):
+        hashed.update(f"{path.parent.name}/{path.name}\n".encode() + path.read_bytes())
+    return hashed.hexdigest()
 
 
 @cache
 def _engine() -> bytes:
-    """A digest of all in this package that is no ladder: code, words, tables."""
-    found = hashlib.sha256()
+    """A digest of the engine's files: code and tables."""
+    hashed = hashlib.sha256()
     for path in sorted(HOME.rglob("*")):
         name = path.relative_to(HOME).as_posix()
         if name.startswith("_") and path.is_file() and "__pycache__" not in name:
-            found.update(f"{name}\n".encode() + path.read_bytes())
-    return found.digest()
+            hashed.update(f"{name}\n".encode() + path.read_bytes())
+    return hashed.digest()
 
 
-def _rests_on(rung: str) -> set[Path]:
-    """The record of a rung, its module and the modules of ladders that it reaches."""
+def _rests_on(puzzle: str) -> set[Path]:
+    """A puzzle's record, its module, and the modules of ladders that this module uses."""
     homes = [folder_of(name) for name in ladders()]
     folders = {*homes, *(home.parent for home in homes)}
-    waiting = [folder_of(ladder_of(rung)) / f"{rung}.py"]
-    found = {path for path in [waiting[0].with_suffix(".toml")] if path.exists()}
+    waiting = [folder_of(ladder_of(puzzle)) / f"{puzzle}.py"]
+    paths = {path for path in [waiting[0].with_suffix(".toml")] if path.exists()}
     while waiting:
         path = waiting.pop()
-        if path not in found and path.exists():
-            found.add(path)
+        if path not in paths and path.exists():
+            paths.add(path)
             waiting += [path.with_name("__init__.py")]
             reached = " ".join(_REACHED.findall(path.read_text(encoding="utf-8")))
             names = re.findall(r"\w+", reached)
             waiting += [folder / f"{name}.py" for name in names for folder in folders]
-    return found
+    return paths

@@ -20,20 +20,20 @@ from puzzles._record import Alternative, Mistake, Record
 from puzzles._rules import to_author
 
 _WIDTH = 100
-_OTHERS = re.compile(r"(?m)(?:^#.*\n)*^\[\[alternative\]\]$")
+_ALTERNATIVES = re.compile(r"(?m)(?:^#.*\n)*^\[\[alternative\]\]$")
 
 
 def recorded(puzzle: Puzzle, answer: str, name: str, says: str) -> tuple[Alternative, Puzzle]:
-    """Append an answer to a puzzle's record; return it, and the puzzle with it.
+    """Append an answer to a puzzle's record; return the answer, and the puzzle with it.
 
-    says: the diagnosis of wrong values; at other stages, words of the verdict, whose own are taken
-    if it has not these.
+    says: the diagnosis of wrong values. At other stages, words from the verdict: if the verdict
+    does not contain `says`, a sentence of it is used instead.
     """
     change = change_of(puzzle, answer)
     new = Alternative(name, change.edits, change.code)
     text = _code(new.apply(puzzle.text))
-    known = (*puzzle.mistakes, *puzzle.alternatives)
-    if any(one.name == name or _code(one.apply(puzzle.text)) == text for one in known):
+    before = (*puzzle.mistakes, *puzzle.alternatives)
+    if any(old.name == name or _code(old.apply(puzzle.text)) == text for old in before):
         raise BuildError(to_author("recorded_before", name=name, puzzle=puzzle.name))
     verdict = _verdict(puzzle, new)
     if verdict.stage == "unsolved" or not (verdict.passed or says or verdict.stage != "values"):
@@ -53,14 +53,14 @@ def recorded(puzzle: Puzzle, answer: str, name: str, says: str) -> tuple[Alterna
 
 
 def problem_of(puzzle: Puzzle, change: Alternative) -> str | None:
-    """Why an answer of a puzzle's record does not hold, or None if it does."""
+    """The problem of an answer in a puzzle's record; None if it has none."""
     if isinstance(change, Mistake):
         return proof.mistake_problem(puzzle, change)
     return proof.alternative_problem(puzzle, change)
 
 
 def shown(puzzle: Puzzle, change: Alternative) -> str:
-    """An answer of a puzzle's record: its difference from the solution, and the verdict on it."""
+    """The text of an answer in a puzzle's record: its diff from the solution, and its verdict."""
     texts = puzzle.text, change.apply(puzzle.text)
     ours, theirs = (_regions.without_marks(text).splitlines() for text in texts)
     diff = [*difflib.unified_diff(ours, theirs, n=2, lineterm="")][2:]
@@ -70,11 +70,11 @@ def shown(puzzle: Puzzle, change: Alternative) -> str:
 
 
 def find_answer(puzzle: Puzzle, name: str) -> Alternative:
-    """The answer with this name, or the only one that has it in its name; else BuildError."""
-    known = [*puzzle.mistakes, *puzzle.alternatives]
-    alike = [one for one in known if one.name == name] or [one for one in known if name in one.name]
+    """The answer called `name`, or the only answer whose name contains it; else BuildError."""
+    answers = [*puzzle.mistakes, *puzzle.alternatives]
+    alike = [a for a in answers if a.name == name] or [a for a in answers if name in a.name]
     if len(alike) != 1:
-        names = "\n".join(f"  {one.name}" for one in alike or known)
+        names = "\n".join(f"  {answer.name}" for answer in alike or answers)
         raise BuildError(to_author("which_answer", name=name, puzzle=puzzle.name, names=names))
     return alike[0]
 
@@ -84,7 +84,7 @@ def _verdict(puzzle: Puzzle, change: Alternative) -> Verdict:
 
 
 def _code(text: str) -> str:
-    """A text without layout and comments."""
+    """The code of a text, for comparisons that ignore layout and comments."""
     return ast.dump(ast.parse(text))
 
 
@@ -98,7 +98,7 @@ def _own_words(verdict: Verdict) -> str:
 
 
 def with_answer(text: str, change: Alternative) -> str:
-    """The text of a record with one more answer: after the other mistakes, or at the end."""
+    """The text of a record with `change` added: after the last mistake, or at the end."""
     lines = [f"name = {_string(change.name)}"]
     if isinstance(change, Mistake):
         lines += [f'stage = "{change.stage}"'] * (change.stage != "values")
@@ -110,20 +110,20 @@ def with_answer(text: str, change: Alternative) -> str:
         lines += ["", f"[[{kind}.edits]]"] * (len(change.edits) > 1)
         lines += [_value("replace", old), _value("with", new)]
     block = "\n".join([f"[[{kind}]]", *lines, ""])
-    others = _OTHERS.search(text) if kind == "mistake" else None
-    end = others.start() if others else len(text)
+    rest = _ALTERNATIVES.search(text) if kind == "mistake" else None
+    end = rest.start() if rest else len(text)
     before, after = text[:end].rstrip("\n"), text[end:]
     return "\n".join([f"{before}\n"] * bool(before) + [block] + [after] * bool(after))
 
 
 def _string(text: str) -> str:
-    """A TOML string on one line; a literal one if the text has quotes or backslashes."""
+    """A TOML string on one line: a literal string if the text has quotes or backslashes."""
     quoted = '"' in text or "\\" in text
     return f"'{text}'" if quoted and "'" not in text else json.dumps(text, ensure_ascii=False)
 
 
 def _value(key: str, code: str) -> str:
-    """Code as a literal string, in which it reads as code; basic if it has three quotes."""
+    """Code as a literal string, which needs no escapes; a basic string if it has three quotes."""
     line = f"{key} = '{code}'" if "'" not in code else f"{key} = '''{code}'''"
     if not code:
         return f'{key} = ""'
@@ -135,7 +135,7 @@ def _value(key: str, code: str) -> str:
 
 
 def _prose(key: str, text: str) -> str:
-    """Words on one line, or folded: a line that ends with a backslash goes on in the next."""
+    """Prose on one line, or folded: a backslash at the end continues a line."""
     line = f"{key} = {_string(text)}"
     if len(line) <= _WIDTH:
         return line

@@ -1,4 +1,4 @@
-"""What `verify` prints of a rung and of all of them."""
+"""The report of `verify` on a puzzle, and the line about all puzzles."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from puzzles._rules import to_author
 
 @dataclass
 class Report:
-    """What was counted on one rung, every shortfall in words, and what is left undone.
+    """The counts of a puzzle, its problems in sentences, and the steps that are left undone.
 
-    raised: the author's own code did. before: it was proven before, of the same text.
+    raised: True if the author's own code raised. before: True if the proof came from the cache.
     """
 
-    rung: str
+    puzzle: str
     counts: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     undone: list[str] = field(default_factory=list)
@@ -32,16 +32,16 @@ class Report:
         counts = "  ".join(f"{name} {value}" for name, value in self.counts.items())
         mark = "ok " if not self.problems else "BAD"
         before = "  (proven before)" if self.before else ""
-        lines = [f"{mark} {self.rung:<36} {counts}{before}"]
+        lines = [f"{mark} {self.puzzle:<36} {counts}{before}"]
         return "\n".join(lines + [f"    {p}" for p in (*self.problems, *self.undone)])
 
 
 def total(reports: Sequence[Report], whole: int, undone: int, seconds: float) -> str:
-    """The last line: what was verified, and what is wrong or left."""
+    """The last line: the numbers of puzzles, of problems and of steps left undone."""
     failed = sum(bool(r.problems) for r in reports)
     undone += sum(len(r.undone) for r in reports)
     before = sum(r.before for r in reports)
-    parts = [f"{plural(len(reports), 'rung')}, {plural(failed, 'rung')} with problems"]
+    parts = [f"{plural(len(reports), 'puzzle')}, {plural(failed, 'puzzle')} with problems"]
     parts += [f"{plural(whole, 'problem')} of the project as a whole"] * bool(whole)
     parts += [f"{plural(undone, 'thing')} left undone (exit status 2)"] * bool(undone)
     parts += [f"{before} proven before (--fresh proves all anew)"] * bool(before)
@@ -49,17 +49,17 @@ def total(reports: Sequence[Report], whole: int, undone: int, seconds: float) ->
 
 
 def problem(place: str, name: str, /, **facts: object) -> str:
-    """Where something is wrong, and what an author is told of it under a name."""
+    """A problem: its place, and the message to authors with this key."""
     return f"{place}: {to_author(name, **facts)}"
 
 
 def plural(count: int, noun: str) -> str:
-    """'1 rung', '2 rungs'."""
+    """'1 puzzle', '2 puzzles'."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def raised(name: str, error: Exception) -> str:
-    """Where in a ladder's own files an exception came from, and what it says."""
+    """The message for an exception, with the last line of the ladder's own files on its way."""
     if isinstance(error, RecordError):
         return to_author("raised", error=error)
     ladder = ladder_of(name)

@@ -1,4 +1,4 @@
-"""Where this copy of the project lives: all that badges, images and installs are made of."""
+"""The address of this copy of the project, for badges, images and installs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _IMAGE = re.compile(r"""(!\[[^\]]*\]\(|<img\b[^>]*?\bsrc=["'])(?=diagrams/)""")
 
 
 class BuildError(Exception):
-    """A module or a setting from which no notebook can be built; the text has the remedy."""
+    """A module or a setting has a fault that stops the build; the text has the remedy."""
 
 
 def at_line(file: str, error: Exception) -> str:
-    """`file:line: words` of an error whose words begin with the line."""
-    found = re.match(r"line (\d+): ", str(error))
-    return f"{file}:{found[1]}: {str(error)[found.end() :]}" if found else f"{file}:1: {error}"
+    """`file:line: message` of an error whose message begins with the line."""
+    match = re.match(r"line (\d+): ", str(error))
+    return f"{file}:{match[1]}: {str(error)[match.end() :]}" if match else f"{file}:1: {error}"
 
 
 def project() -> Path:
@@ -38,7 +38,7 @@ def project() -> Path:
 
 
 def _settings(root: Path) -> dict:
-    """What the pyproject.toml of a folder holds; nothing where there is none."""
+    """The tables of a folder's pyproject.toml; empty if there is no such file."""
     path = root / "pyproject.toml"
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
@@ -65,10 +65,10 @@ class Repository:
     @property
     def slug(self) -> str:
         """`owner/name`; BuildError if the address is not one of GitHub's."""
-        found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", self.url)
-        if found is None:
+        match = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", self.url)
+        if match is None:
             raise BuildError(to_author("not_on_github", url=self.url))
-        return found.group(1)
+        return match.group(1)
 
     def badge(self, ladder_name: str) -> str:
         """The badge, in Markdown, that opens a ladder's notebook in Colab."""
@@ -79,13 +79,13 @@ class Repository:
         return f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({target})"
 
     def with_images(self, markdown: str) -> str:
-        """`markdown` with images under `diagrams/` by raw address: Colab shows no others."""
+        """`markdown` with images under `diagrams/` by raw address, which Colab needs."""
         raw = f"https://raw.githubusercontent.com/{self.slug}/{self.branch}/"
-        return _IMAGE.sub(lambda found: found.group() + raw, markdown)
+        return _IMAGE.sub(lambda image: image.group() + raw, markdown)
 
     @property
     def install(self) -> str:
-        """What pip installs."""
+        """The requirement for `pip install`."""
         return f"git+https://github.com/{self.slug}@{self.branch}"
 
 
@@ -102,7 +102,7 @@ def repository(root: Path = ROOT) -> Repository:
 
 
 def upstream() -> Repository:
-    """Where this package comes from, as its clone's setting says, or else its installation."""
+    """The repository of this package: the setting in its clone, or else of its installation."""
     if (ROOT / "pyproject.toml").exists():
         return repository()
     return Repository(home(), "HEAD")

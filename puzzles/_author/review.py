@@ -1,4 +1,4 @@
-"""Is a rung's text complete, and do a project's files fit together?"""
+"""Checks of a puzzle's text, and of the files of a ladder and a project."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from puzzles._author.repository import BuildError
 from puzzles._ladders import folder_of, front_page, ladder_module, ladders
 from puzzles._puzzle import Puzzle
 
-UNDONE = "✎"  # what a scaffold's comments begin with: instructions to be followed and deleted
+UNDONE = "✎"  # marks a scaffold's comments: instructions to follow and delete
 _IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]*)\)")
 
 
 def text_problems(puzzle: Puzzle) -> Iterator[str]:
-    """Everything that a reader of the module would miss, each with its place and remedy."""
-    for noun, some, least, place in (
+    """Yield everything that is missing in a puzzle's module, with its place and remedy."""
+    for noun, items, least, place in (
         ("hint", puzzle.hints, 3, puzzle.place("hints=")),
         ("mistake", puzzle.mistakes, 3, f"{puzzle.record_file}:1"),
-        # Without alternatives an audit may be too strict, and nobody sees it.
+        # Without alternatives, nobody would notice an audit that is too strict.
         ("alternative", puzzle.alternatives, 2, f"{puzzle.record_file}:1"),
     ):
-        if len(some) < least:
-            count = plural(len(some), noun)
+        if len(items) < least:
+            count = plural(len(items), noun)
             yield problem(place, "few", count=count, least=least)
     if not puzzle.explain.strip():
         yield problem(puzzle.place("explain="), "no_explanation")
@@ -51,7 +51,10 @@ def _pictures(puzzle: Puzzle) -> Iterator[str]:
 
 
 def undone(path: Path, shown: str) -> list[str]:
-    """What a scaffold's comments still ask for in a file, each with its place; `shown` names it."""
+    """The scaffold's instructions that are left in a file, with their places.
+
+    shown: the file's path in messages.
+    """
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [
         f"{shown}:{number}: left undone: {line.split(UNDONE, 1)[1].strip()}"
@@ -67,37 +70,40 @@ def prose(text: str) -> str:
 
 
 def ladders_of(root: Path) -> tuple[str, ...]:
-    """The ladders whose source lies in the project at `root`, in order."""
+    """The ladders whose source is in the project at `root`, in order."""
     return tuple(name for name in ladders() if folder_of(name).is_relative_to(root))
 
 
 def ladder_problems(name: str) -> Iterator[str]:
-    """What is wrong in a ladder's `__init__.py` and folder, whether or not its rungs run."""
+    """Yield problems of a ladder's `__init__.py` and folder, without running its puzzles."""
     yield from missing(name)
     module, page = ladder_module(name), front_page(name)
-    for other in ladders():
-        for rung in module.RUNGS if other != name else ():
-            if rung in ladder_module(other).RUNGS:
-                yield problem(f"{page}:1", "rung_of_two_ladders", rung=rung, other=other)
+    for ladder in ladders():
+        for puzzle in module.PUZZLES if ladder != name else ():
+            if puzzle in ladder_module(ladder).PUZZLES:
+                yield problem(f"{page}:1", "puzzle_of_two_ladders", puzzle=puzzle, other=ladder)
     folder = folder_of(name)
     for path in sorted([*folder.glob("[!_]*.py"), *folder.glob("[!_]*.toml")]):
-        if path.stem not in module.RUNGS:
+        if path.stem not in module.PUZZLES:
             shown = page.removesuffix("__init__.py") + path.name
             yield problem(shown, "stray_file", name=path.stem, page=page)
 
 
 def missing(name: str) -> Iterator[str]:
-    """What a ladder needs or names and does not have: without it nothing can be built."""
+    """Yield a problem for each thing that a ladder needs or names and does not have.
+
+    Without these, nothing can be built.
+    """
     module, at = ladder_module(name), f"{front_page(name)}:1"
     for needed in ("TITLE", "INTRO"):
         if not hasattr(module, needed):
             yield problem(at, "ladder_needs", needed=needed)
-    for rung in module.RUNGS:
-        if not (folder_of(name) / f"{rung}.py").exists():
-            yield problem(at, "rung_without_a_file", rung=rung)
-    for rung in getattr(module, "PARTS", {}):
-        if rung not in module.RUNGS:
-            yield problem(at, "part_without_a_rung", rung=rung)
+    for puzzle in module.PUZZLES:
+        if not (folder_of(name) / f"{puzzle}.py").exists():
+            yield problem(at, "puzzle_without_a_file", puzzle=puzzle)
+    for puzzle in getattr(module, "PARTS", {}):
+        if puzzle not in module.PUZZLES:
+            yield problem(at, "part_without_a_puzzle", puzzle=puzzle)
 
 
 def project_problems(root: Path, names: Sequence[str]) -> Iterator[str]:
@@ -106,7 +112,7 @@ def project_problems(root: Path, names: Sequence[str]) -> Iterator[str]:
         if path.stem not in names:
             yield problem(path.name, "stray_notebook", name=path.stem)
     if any(problem for name in names for problem in missing(name)):
-        return  # of which nothing can be built
+        return  # a build would fail
     from puzzles._author import notebook  # needs the author's extra
 
     try:

@@ -1,4 +1,4 @@
-"""Above a kernel's gap, the shapes of its Refs, as the reference's kernels have them."""
+"""Comments with the shapes of a kernel's Refs, from the reference's launches."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Sizes = dict[str, tuple[int, ...]]  # of each Ref of a kernel, by its name
 def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
     """Write a comment at the top of each kernel with a gap: `# x_ref: (64, 128)`.
 
-    A size that differs from case to case stands by the name of its dim. Where it has none, or
-    might be one of two, the kernel gets no comment at all.
+    A size that differs between cases is shown as the name of its dim. If it has no such name, or
+    two names are possible, the kernel gets no comment.
     """
     comments = _comments(puzzle) if puzzle.kernel else {}
-    for cell in (one for one in listed if one.cell_type == "code" and comments):
+    for cell in (cell for cell in listed if cell.cell_type == "code" and comments):
         lines = cell.source.split("\n")
         for node in reversed(ast.parse(plain(cell.source)).body):
             if isinstance(node, ast.FunctionDef) and node.name in puzzle.blanks:
@@ -36,17 +36,17 @@ def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
 @cache
 @keeping_traces()
 def _comments(puzzle: Puzzle) -> dict[str, list[str]]:
-    """The lines for each kernel with a gap: read once, however often a rung is shown."""
+    """The comment lines for each kernel with a gap; cached for each puzzle."""
     runs = [(dict(case.dims), case.reference) for case in cases(puzzle)]
-    if puzzle.scale is not None:  # there a function that chooses tiles by width chooses others
+    if puzzle.scale is not None:  # a function may choose other tiles for wide arrays
         usual = inspect.signature(puzzle.scale).parameters.values()
-        dims = {one.name: one.default for one in usual}
+        dims = {parameter.name: parameter.default for parameter in usual}
         runs.append((dims, traced_for(puzzle, puzzle.solution, puzzle.scale())))
     parameters = inspect.signature(puzzle.solution).parameters
     chosen = {name: parameters[name].default for name in sorted(puzzle.settings)}
-    called = [(chosen | dims, one) for dims, traced in runs for one in traced.launches]
+    called = [(chosen | dims, launch) for dims, traced in runs for launch in traced.launches]
     return {
-        name: _alike([(dims, _sizes(one)) for dims, one in called if one.name == name])
+        name: _alike([(dims, _sizes(launch)) for dims, launch in called if launch.name == name])
         for name in puzzle.blanks
     }
 
@@ -54,18 +54,19 @@ def _comments(puzzle: Puzzle) -> dict[str, list[str]]:
 def _sizes(launch: Launch) -> Sizes:
     """The sizes of a kernel's Refs; prefetched scalars and semaphores have no blocks."""
     refs = (*launch.inputs, *launch.outputs, *launch.scratch)
-    data = [one for one in refs if one.space != "semaphore_mem"]
-    return {one.name: tuple(size for size in one.block if size is not None) for one in data}
+    data = [ref for ref in refs if ref.space != "semaphore_mem"]
+    return {ref.name: tuple(size for size in ref.block if size is not None) for ref in data}
 
 
 def _alike(launched: Sequence[tuple[dict[str, int], Sizes]]) -> list[str]:
-    """A line for each shape, with the Refs that have it; none if one of them is not known."""
+    """A line for each shape, with its Refs; no lines if the shape of a Ref is unclear."""
     alike: dict[str, list[str]] = {}
     for ref in launched[0][1] if launched else ():
-        seen = [(dims, sizes.get(ref, ())) for dims, sizes in launched]
-        if len({len(sizes) for _, sizes in seen}) > 1:
+        shapes = [(dims, sizes.get(ref, ())) for dims, sizes in launched]
+        if len({len(sizes) for _, sizes in shapes}) > 1:
             return []
-        names = [_size([(dims, sizes[n]) for dims, sizes in seen]) for n in range(len(seen[0][1]))]
+        axes = range(len(shapes[0][1]))
+        names = [_size([(dims, sizes[n]) for dims, sizes in shapes]) for n in axes]
         if None in names:
             return []
         shape = f"({', '.join(map(str, names))}{',' if len(names) == 1 else ''})"
@@ -73,9 +74,12 @@ def _alike(launched: Sequence[tuple[dict[str, int], Sizes]]) -> list[str]:
     return [f"    # {', '.join(refs)}: {shape}" for shape, refs in alike.items()]
 
 
-def _size(seen: Sequence[tuple[dict[str, int], int]]) -> int | str | None:
-    """The only dim that it is in each case, or else the size that all of them have."""
-    names = [name for name in seen[0][0] if all(dims.get(name) == size for dims, size in seen)]
-    if len(names) == 1:  # it is chosen, even where each case chooses the same
+def _size(cases: Sequence[tuple[dict[str, int], int]]) -> int | str | None:
+    """The name of the only dim that equals this size in every case.
+
+    If there is no such name, the size itself if it never changes, and otherwise None.
+    """
+    names = [name for name in cases[0][0] if all(dims.get(name) == size for dims, size in cases)]
+    if len(names) == 1:  # a name says more than a number that all cases share
         return names[0]
-    return seen[0][1] if len({size for _, size in seen}) == 1 else None
+    return cases[0][1] if len({size for _, size in cases}) == 1 else None

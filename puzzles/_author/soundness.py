@@ -1,7 +1,7 @@
-"""Are a rung's proofs worth something? Faults of its code and its data that would make them empty.
+"""Faults of a puzzle's code and data that would make its proofs worthless.
 
-A fault that a rung may have for a reason has a name, and `waivers={name: reason}` in the Puzzle
-says the reason. And whether the reference solution is near to being refused.
+A fault that a puzzle may have for a reason has a name; give the reason as `waivers={name: reason}`
+in the Puzzle. `margin_problems` reports a reference solution that nearly fails.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from puzzles._puzzle import Puzzle
 from puzzles._rules import to_author
 from puzzles._simulator import floating
 
-LIMIT = 0.5  # another JAX, another chip, another key: the rest is theirs
-_LENIENT = 10.0  # times the usual tolerance of a dtype
+LIMIT = 0.5  # of the tolerance; leaves a margin for another JAX, chip or key
+_LENIENT = 10.0  # at most so many times the default tolerance of a dtype
 
 Fault = tuple[str, str]  # its name in `waivers`, and a sentence
 
 
 def soundness_problems(puzzle: Puzzle) -> Iterator[str]:
-    """Every fault that is not waived, and every waiver that waives nothing."""
-    for asked in (_unseeded, _circular, _not_interpreted):
-        yield from asked(puzzle)
+    """Yield every fault that is not waived, and every waiver without a fault."""
+    for question in (_unseeded, _circular, _not_interpreted):
+        yield from question(puzzle)
     waivable = (_unaudited, _one_block, _dull, _not_finite, _lenient)
-    found = [fault for asked in waivable for fault in asked(puzzle)]
-    for name, says in found:
+    shortcomings = [fault for question in waivable for fault in question(puzzle)]
+    for name, says in shortcomings:
         if name not in puzzle.waivers:
             yield to_author("not_waived", says=says, name=name)
     for name in puzzle.waivers:
-        if name not in dict(found):
+        if name not in dict(shortcomings):
             yield problem(puzzle.place("waivers="), "idle_waiver", name=name)
 
 
 def _unseeded(puzzle: Puzzle) -> Iterator[str]:
-    """Verdicts must not differ from run to run."""
+    """Inputs that differ between runs: verdicts must be reproducible."""
     for case in cases(puzzle):
         again = Case(puzzle, case.number, case.seed)
         if not _same(case.args, again.args):
@@ -49,13 +49,13 @@ def _unseeded(puzzle: Puzzle) -> Iterator[str]:
             return
 
 
-def _same(one: Any, other: Any) -> bool:
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+def _same(a: Any, b: Any) -> bool:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return all(callable(x) or np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs)
 
 
 def _circular(puzzle: Puzzle) -> Iterator[str]:
-    """What judges the solution must not name it, nor by way of other functions of its module."""
+    """A spec that uses the solution, directly or through other functions of the module."""
     judge = puzzle.accepts or puzzle.spec
     functions = _regions.functions(puzzle.path.read_text(encoding="utf-8"))
     reached: set[Any] = set()
@@ -72,13 +72,13 @@ def _circular(puzzle: Puzzle) -> Iterator[str]:
 
 
 def _names(tree: ast.AST) -> set[Any]:
-    """Names, attributes and constants: `find("row_sum")` names a function, too."""
+    """Names, attributes and constants: a string such as "row_sum" may name a function."""
     fields = ("id", "attr", "value")
     return {getattr(node, field, None) for node in ast.walk(tree) for field in fields}
 
 
 def _not_interpreted(puzzle: Puzzle) -> Iterator[str]:
-    """README's central promise: the same cells run unchanged on a TPU."""
+    """Launches without `interpret=INTERPRET`, which the promise of the README needs."""
     for node in ast.walk(ast.parse(puzzle.text)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("pallas_call"):
             options = {word.arg: word.value for word in node.keywords}
@@ -89,23 +89,23 @@ def _not_interpreted(puzzle: Puzzle) -> Iterator[str]:
 
 
 def _unaudited(puzzle: Puzzle) -> Iterator[Fault]:
-    """A check that cannot fail is a bug: a mistake on record must cost too much."""
+    """An audit that no known mistake fails: a check that cannot fail is a bug."""
     if puzzle.audit is None and puzzle.launches is None:
-        return  # the production shape judges, and `scale_problems` asks for it
+        return  # costs are compared at the production shape, which is required
     if puzzle.audit is None or all(m.stage != "work" for m in puzzle.mistakes):
         place = puzzle.place("audit=" if puzzle.audit else "PUZZLE = ")
         yield "work", problem(place, "unaudited")
 
 
 def _one_block(puzzle: Puzzle) -> Iterator[Fault]:
-    """One case has more than one block on every axis, or a wrong index map is right by luck."""
+    """No case with several blocks on every axis: a wrong index map would be right by luck."""
     if not puzzle.kernel:
         return
     if puzzle.axes:
         if max(size for case in cases(puzzle) for size in case.axes.values()) < 3:
             yield "devices", problem(puzzle.place("cases="), "few_devices")
         return
-    grids = [[one.grid for one in case.reference.launches] for case in cases(puzzle)]
+    grids = [[launch.grid for launch in case.reference.launches] for case in cases(puzzle)]
     if any(all(size > 1 for grid in case for size in grid) for case in grids):
         return
     shown = ", ".join(" and ".join(map(str, case)) for case in grids)
@@ -113,21 +113,21 @@ def _one_block(puzzle: Puzzle) -> Iterator[Fault]:
 
 
 def _dull(puzzle: Puzzle) -> Iterator[Fault]:
-    """Data that would not show a lost sign, or a block taken for another."""
+    """Data that hide a lost sign or a wrong block: constant, or never negative."""
     place = puzzle.place("inputs=")
     drawn = [jax.tree.leaves(case.args) for case in cases(puzzle)]
     for position in range(min(map(len, drawn))):
         arrays = [np.asarray(leaves[position]) for leaves in drawn]
-        if any(one.size < 2 or one.dtype == object for one in arrays):
+        if any(array.size < 2 or array.dtype == object for array in arrays):
             continue
-        if all((one == one.flat[0]).all() for one in arrays):
+        if all((array == array.flat[0]).all() for array in arrays):
             yield "constant", problem(place, "constant", position=position)
-        elif floating(arrays[0]) and not any((one.astype(np.float64) < 0).any() for one in arrays):
+        elif floating(arrays[0]) and all((a.astype(np.float64) >= 0).all() for a in arrays):
             yield "signed", problem(place, "unsigned", position=position)
 
 
 def _not_finite(puzzle: Puzzle) -> Iterator[Fault]:
-    """NaN equals NaN here: what is not finite hides every mistake, unless the data asks for it."""
+    """Results that are not finite, for finite data: NaN equals NaN, so they hide mistakes."""
     for case in cases(puzzle) if puzzle.accepts is None else ():
         if _finite(case.args) and not _finite(case.expected):
             place = puzzle.place(f"def {puzzle.spec.__name__}(", author=False)
@@ -136,14 +136,14 @@ def _not_finite(puzzle: Puzzle) -> Iterator[Fault]:
 
 
 def _lenient(puzzle: Puzzle) -> Iterator[Fault]:
-    """Real faults are as small as a wide tolerance."""
+    """A tolerance so wide that real faults pass."""
     if puzzle.tolerance is None or puzzle.accepts is not None:
         return
-    for leaf in (np.asarray(x) for one in cases(puzzle) for x in jax.tree.leaves(one.expected)):
-        given, most = tolerance_of(leaf, puzzle.tolerance), _LENIENT * tolerance_of(leaf, None)
-        if floating(leaf) and given > most:
+    for leaf in (np.asarray(x) for case in cases(puzzle) for x in jax.tree.leaves(case.expected)):
+        own, most = tolerance_of(leaf, puzzle.tolerance), _LENIENT * tolerance_of(leaf, None)
+        if floating(leaf) and own > most:
             place = puzzle.place("tolerance=")
-            facts = dict(given=given, most=most, dtype=leaf.dtype.name, lenient=_LENIENT)
+            facts = dict(given=own, most=most, dtype=leaf.dtype.name, lenient=_LENIENT)
             yield "tolerance", problem(place, "lenient", **facts)
             return
 
@@ -154,7 +154,7 @@ def _finite(tree: Any) -> bool:
 
 
 def margin_problems(puzzle: Puzzle, seeds: Sequence[int]) -> Iterator[str]:
-    """That the reference is right by little, where no predicate judges."""
+    """Yield a problem if the reference passes only by a small margin; not with `accepts`."""
     if puzzle.accepts is not None:
         return
     for case in (case for seed in seeds for case in cases(puzzle, seed)):

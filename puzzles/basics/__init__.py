@@ -5,7 +5,7 @@ TITLE = "Basics: from one Ref to a fused matmul"
 HOURS = 2  # of a JAX programmer who is new to TPUs
 SUMMIT = "a bf16 matmul with a fused epilogue, and its gradients"
 PICTURE = "diagrams/basics/tiled_matmul.svg"
-RUNGS = (
+PUZZLES = (
     "add_ten",
     "vector_add",
     "add_reversed_blocks",

@@ -6,7 +6,7 @@ TITLE = "Grouped matmul: from scalar prefetch to a mixture of experts"
 HOURS = 3  # of a JAX programmer who is new to TPUs
 SUMMIT = "Megablox' grouped matmul, in a mixture of experts"
 PICTURE = "diagrams/grouped_matmul/grouped_matmul.svg"
-RUNGS = (
+PUZZLES = (
     "permuted_matmul",
     "group_offsets",
     "tiles_per_group",

@@ -6,7 +6,7 @@ TITLE = "Pipelines: from one copy to paged attention"
 HOURS = 2  # of a JAX programmer who is new to TPUs
 SUMMIT = "paged attention, with copies by your own hand"
 PICTURE = "diagrams/pipelines/double_buffered_sum.svg"
-RUNGS = (
+PUZZLES = (
     "copy_rows",
     "stream_sum",
     "double_buffered_sum",

@@ -6,7 +6,7 @@ TITLE = "SplashAttention: from softmax to block-sparse attention"
 HOURS = 5  # of a JAX programmer who is new to TPUs
 SUMMIT = "JAX's SplashAttention: any mask, and training"
 PICTURE = "diagrams/splash_attention/causal_attention.svg"
-RUNGS = (
+PUZZLES = (
     "attention",
     "softmax_two_pass",
     "online_softmax",

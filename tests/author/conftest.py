@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from planted import FRONT, Rung
+from planted import FRONT, Plant
 
 from puzzles import Puzzle, _ladders
 from puzzles._author import scaffold
 
 
 @pytest.fixture
-def rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rung]:
-    """Makes the scaffold's puzzle, with edits of it and its record, the only rung of a ladder."""
+def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
+    """Makes the scaffold's puzzle, with edits of it and its record, the only puzzle of a ladder."""
     (tmp_path / "toy").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
 
     def make(*edits: tuple[str, str], front: str = FRONT.format('"toy_warm_up",')) -> Puzzle:
-        texts = {end: scaffold.rung_text("toy_warm_up", suffix=end) for end in (".py", ".toml")}
+        texts = {end: scaffold.puzzle_text("toy_warm_up", suffix=end) for end in (".py", ".toml")}
         for old, new in edits:
             end = next((end for end, text in texts.items() if old in text), None)
             assert end, old

@@ -32,12 +32,12 @@ def test_a_missing_extra_names_the_install_line(missing, monkeypatch, capsys):
     assert said == f"error: this needs {missing}: pip install -e '.[author]'\n"
 
 
-def test_a_rung_without_a_module_stops_a_build_in_one_sentence(monkeypatch, capsys):
+def test_a_puzzle_without_a_module_stops_a_build_in_one_sentence(monkeypatch, capsys):
     from puzzles._ladders import ladder_module
 
-    monkeypatch.setattr(ladder_module("basics"), "RUNGS", ("add_ten", "gone"))
+    monkeypatch.setattr(ladder_module("basics"), "PUZZLES", ("add_ten", "gone"))
     assert cli.main(["build", "--check"]) == 1
-    assert "RUNGS names 'gone', and there is no gone.py" in capsys.readouterr().err
+    assert "PUZZLES names 'gone', and there is no gone.py" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["bild"], ["build", "--solved", "x"]])

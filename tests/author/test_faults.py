@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import sample
-from planted import FRONT, Rung, verified
+from planted import FRONT, Plant, verified
 
 from puzzles._author import repository, review, scaffold
 from puzzles._record import edits_of
@@ -19,12 +19,12 @@ FAULTS, UNSEEN = LISTED["fault"], LISTED["unseen"]
 
 
 @pytest.fixture
-def told(rung: Rung, tmp_path: Path):
-    """What `verify --quick` says of the scaffold's rung with a fault, and of its ladder."""
+def told(plant: Plant, tmp_path: Path):
+    """What `verify --quick` says of the scaffold's puzzle with a fault, and of its ladder."""
 
     def verify(fault: dict) -> list[str]:
         edits, front = list(edits_of(fault)), FRONT.format('"toy_warm_up",')
-        texts = [scaffold.rung_text("toy_warm_up", suffix=end) for end in (".py", ".toml")]
+        texts = [scaffold.puzzle_text("toy_warm_up", suffix=end) for end in (".py", ".toml")]
         for first, last in fault.get("cut", ()):
             text = next(text for text in texts if first in text)
             start = text.index(first)
@@ -36,7 +36,7 @@ def told(rung: Rung, tmp_path: Path):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).touch()
         try:
-            rung(*edits, front=front)
+            plant(*edits, front=front)
         except AssertionError:  # an edit of what is not there
             raise
         except Exception:  # the module cannot be imported: the gate is to say so

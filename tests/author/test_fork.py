@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import sample
-from planted import Rung, clone, ipython
+from planted import Plant, clone, ipython
 
 import puzzles
 from puzzles import __main__ as cli
@@ -151,14 +151,14 @@ def test_a_ladder_of_nobody_cannot_be_built(
 @pytest.mark.parametrize(
     ("front", "after"),
     [
-        ("RUNGS = ()\n", 'RUNGS = (\n    "new",\n)\n'),
-        ('RUNGS = ("a",)\nX = 1\n', 'RUNGS = (\n    "a",\n    "new",\n)\nX = 1\n'),
+        ("PUZZLES = ()\n", 'PUZZLES = (\n    "new",\n)\n'),
+        ('PUZZLES = ("a",)\nX = 1\n', 'PUZZLES = (\n    "a",\n    "new",\n)\nX = 1\n'),
     ],
 )
-def test_a_rung_is_added_as_the_last(front: str, after: str) -> None:
-    assert scaffold.with_rung(front, "new") == after
+def test_a_puzzle_is_added_as_the_last(front: str, after: str) -> None:
+    assert scaffold.with_puzzle(front, "new") == after
     with pytest.raises(repository.BuildError, match=r"add 'new' yourself"):
-        scaffold.with_rung("X = 1\n", "new")
+        scaffold.with_puzzle("X = 1\n", "new")
 
 
 def test_a_ladder_of_another_package_is_entered_where_others_are() -> None:
@@ -170,15 +170,15 @@ def test_a_ladder_of_another_package_is_entered_where_others_are() -> None:
     assert entered == {"norms": "acme.norms", "scans": "acme.scans"}
 
 
-def test_a_copy_has_its_own_name_shows_the_same_picture_and_holds_as_the_rung_does(
-    rung: Rung,
+def test_a_copy_has_its_own_name_shows_the_same_picture_and_holds_as_the_puzzle_does(
+    plant: Plant,
 ) -> None:
-    example, text = (scaffold.rung_text("toy_warm_up", like) for like in (None, "row_sum"))
-    record = scaffold.rung_text("toy_warm_up", "row_sum", suffix=".toml")
+    example, text = (scaffold.puzzle_text("toy_warm_up", like) for like in (None, "row_sum"))
+    record = scaffold.puzzle_text("toy_warm_up", "row_sum", suffix=".toml")
     assert text.startswith("# ✎ Still a copy of row_sum: make it yours.\n")
     assert re.findall(r"row_sum\w*", text) == ["row_sum", "row_sum"]  # in the line above, a path
-    texts = [(scaffold.rung_text("toy_warm_up", suffix=".toml"), record), (example, text)]
-    copy = rung(*texts)
+    texts = [(scaffold.puzzle_text("toy_warm_up", suffix=".toml"), record), (example, text)]
+    copy = plant(*texts)
     assert proof.solution_problem(copy, seeds=(0,)) is None
     assert proof.starter_problem(copy) is None
     assert [proof.mistake_problem(copy, one, seeds=(0,)) for one in copy.mistakes[:3]] == [None] * 3
@@ -188,7 +188,7 @@ def test_a_copy_has_its_own_name_shows_the_same_picture_and_holds_as_the_rung_do
 
 
 def test_what_is_bare_has_one_comment_left_to_do() -> None:
-    bare = scaffold.rung_text("moon", bare=True)
+    bare = scaffold.puzzle_text("moon", bare=True)
     assert re.findall("✎.*", bare) == ["✎ Still the scaffold's example: make it yours."]
     assert "One new idea; every word" not in bare
     assert "#            128 columns  128 columns\n" in bare
@@ -264,7 +264,7 @@ def test_both_scaffolds_go_from_nothing_to_green_by_the_guides_own_commands(
     assert re.search(
         r"^\[1/1\] ok  reductions/row_max .*mistakes 4/4 .*alternatives 3/3", said, re.M
     )
-    assert "row_max.py:3: left undone: Say in the line above what this rung teaches." in said
+    assert "row_max.py:3: left undone: Say in the line above what this puzzle teaches." in said
     assert "reductions/__init__.py:3: left undone: Write the title" in said
     assert re.search(
         r"^    pyproject.toml:\d+: left undone: Write your repository's address", said, re.M

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from planted import FRONT, Rung, line, verified
+from planted import FRONT, Plant, line, verified
 
 import puzzles
 from puzzles import __main__ as cli
@@ -16,8 +16,8 @@ from puzzles._author import gate, proof, report, review, scaffold
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
 
-def test_the_scaffolds_puzzle_has_no_problem(rung: Rung) -> None:
-    puzzle = rung()
+def test_the_scaffolds_puzzle_has_no_problem(plant: Plant) -> None:
+    puzzle = plant()
     report = verified(puzzle.name)
     assert report.problems == []
     assert any("toy_warm_up.toml:4: left undone: Record" in one for one in report.undone)
@@ -30,13 +30,13 @@ def test_files_are_not_compared_while_a_module_does_not_load(
 ) -> None:
     broken = report.Report("a/b", problems=["a/b.py:3: NameError: x"], raised=True)
     monkeypatch.setattr(gate, "_reports", lambda *_: iter([broken]))
-    said = "BAD the project's files were not compared: mend the rungs above first"
+    said = "BAD the project's files were not compared: mend the puzzles above first"
     assert gate.verify(["add_ten"], quick=True) == 1
     assert said in capsys.readouterr().out
 
 
-def test_what_a_scaffold_asks_for_is_listed_until_it_is_done(rung: Rung) -> None:
-    puzzle = rung()
+def test_what_a_scaffold_asks_for_is_listed_until_it_is_done(plant: Plant) -> None:
+    puzzle = plant()
     asked = review.undone(puzzle.path, puzzle.file)
     at = line(puzzle, "✎ Write three hints")
     assert f"toy/toy_warm_up.py:{at}: left undone: Write three hints: the idea, the API, the " in (
@@ -49,9 +49,9 @@ def test_what_a_scaffold_asks_for_is_listed_until_it_is_done(rung: Rung) -> None
 
 
 def test_what_is_generated_and_edited_by_hand_is_named(
-    rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    rung()
+    plant()
     settings = '[project.urls]\nRepository = "https://github.com/a/b"\n[tool.pallas-puzzles]\n'
     (tmp_path / "pyproject.toml").write_text(settings + 'branch = "main"\n')
     (tmp_path / "README.md").write_bytes((scaffold.PROJECT / "README.md").read_bytes())
@@ -78,14 +78,14 @@ def test_what_is_generated_and_edited_by_hand_is_named(
     ]
 
 
-def test_a_front_page_is_looked_at_though_only_a_rung_is_named(
-    rung: Rung, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+def test_a_front_page_is_looked_at_though_only_a_puzzle_is_named(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    def reports(rungs, libtpu, quick, _):  # other processes do not know the ladder of a test
-        return [verified(name, libtpu, quick) for name in rungs]
+    def reports(puzzles, libtpu, quick, _):  # other processes do not know the ladder of a test
+        return [verified(name, libtpu, quick) for name in puzzles]
 
     monkeypatch.setattr(gate, "_reports", reports)
-    puzzle = rung(front=FRONT.format('"toy_warm_up",').replace("TITLE", "HEADING"))
+    puzzle = plant(front=FRONT.format('"toy_warm_up",').replace("TITLE", "HEADING"))
     assert gate.verify([f"toy/{puzzle.name}"], quick=True) == 1
     assert "BAD toy/__init__.py:1: a ladder needs TITLE: say what" in capsys.readouterr().out
 
@@ -93,15 +93,15 @@ def test_a_front_page_is_looked_at_though_only_a_rung_is_named(
 # The command
 
 
-def test_the_total_counts_rungs_problems_and_what_is_left_undone() -> None:
+def test_the_total_counts_puzzles_problems_and_what_is_left_undone() -> None:
     good = report.Report("a/b")
     bad = report.Report("a/c", problems=["x"], undone=["y", "z"])
     assert report.total([good, bad], 0, 0, 9.7) == (
-        "2 rungs, 1 rung with problems, 2 things left undone (exit status 2), in 10 s"
+        "2 puzzles, 1 puzzle with problems, 2 things left undone (exit status 2), in 10 s"
     )
     assert report.total([good], 1, 1, 0) == (
-        "1 rung, 0 rungs with problems, 1 problem of the project as a whole, 1 thing left undone "
-        "(exit status 2), in 0 s"
+        "1 puzzle, 0 puzzles with problems, 1 problem of the project as a whole, 1 thing left "
+        "undone (exit status 2), in 0 s"
     )
     assert str(bad).splitlines()[1:] == ["    x", "    y", "    z"]
 
@@ -130,9 +130,9 @@ def test_a_name_that_is_none_is_one_sentence(name: str) -> None:
         gate.verify([name])
 
 
-def test_rungs_are_chosen_by_every_name_once() -> None:
+def test_puzzles_are_chosen_by_every_name_once() -> None:
     names = ["pipelines", "row_sum", "basics/row_sum"]
     assert gate.selected(names, []) == [
-        *puzzles._ladders.ladder_module("pipelines").RUNGS,
+        *puzzles._ladders.ladder_module("pipelines").PUZZLES,
         "row_sum",
     ]

@@ -15,7 +15,7 @@ from planted import clone, ipython
 
 import puzzles
 from puzzles import _regions
-from puzzles._author import cells as rung_text
+from puzzles._author import cells as cells_module
 from puzzles._author import notebook as builder
 from puzzles._author import repository, review
 from puzzles._ladders import ladder_module
@@ -23,7 +23,7 @@ from puzzles._rules import PAGE
 
 ROOT = repository.ROOT
 LADDERS = puzzles.ladders()
-RUNGS = [puzzle for name in LADDERS for puzzle in puzzles.ladder(name)]
+PUZZLES = [puzzle for name in LADDERS for puzzle in puzzles.ladder(name)]
 # On Colab's JAX all are run; on the newest one in turn solved, and a fresh one by `make graduate`.
 ON_COLAB = sample.PARTS > 1
 IN_TURN = LADDERS if ON_COLAB else sample.share(LADDERS, 4)
@@ -45,8 +45,8 @@ def code(notebook):
     return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def of_rungs(notebook, *names):
-    """The notebook with the setup cell and the cells of these rungs only."""
+def of_puzzles(notebook, *names):
+    """The notebook with the setup cell and the cells of these puzzles only."""
     kept = [c for c in notebook.cells if c.id.rsplit("-", 1)[0] in ("setup", *names)]
     return nbformat.NotebookNode({**notebook, "cells": kept})
 
@@ -69,9 +69,9 @@ def test_cell_ids_are_unique_and_say_what_a_cell_is(name, learner, solved):
     ids = [cell.id for cell in learner[name].cells]
     assert len(set(ids)) == len(ids)
     assert ids[:3] == [f"{name}-title", f"{name}-intro", "setup"]
-    for rung in ladder_module(name).RUNGS:
-        own = [i for i in ids if re.fullmatch(rf"{rung}-(\d+|hints)", i)]
-        assert own == [f"{rung}-{n}" for n in range(1, len(own))] + [f"{rung}-hints"]
+    for puzzle in ladder_module(name).PUZZLES:
+        own = [i for i in ids if re.fullmatch(rf"{puzzle}-(\d+|hints)", i)]
+        assert own == [f"{puzzle}-{n}" for n in range(1, len(own))] + [f"{puzzle}-hints"]
     without_hints = [i for i in ids if not i.endswith("-hints")]
     assert [cell.id for cell in solved[name].cells] == without_hints
 
@@ -86,9 +86,9 @@ def test_solution_marks_and_author_cells_stay_behind(name, learner, solved):
         assert "[[mistake]]" not in text
 
 
-@pytest.mark.parametrize("puzzle", RUNGS, ids=lambda p: p.name)
-def test_no_cell_of_a_rung_shows_a_line_of_its_solution(puzzle):
-    assert list(rung_text.leaks(puzzle)) == []
+@pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda p: p.name)
+def test_no_cell_of_a_puzzle_shows_a_line_of_its_solution(puzzle):
+    assert list(cells_module.leaks(puzzle)) == []
 
 
 def test_a_ladder_ends_with_the_way_on(learner):
@@ -122,12 +122,12 @@ def test_the_project_fits_together_and_only_its_setting_names_the_repository(tmp
     assert naming <= {"CITATION.cff", "LICENSE", "pyproject.toml", "README.md", PAGE, *notebooks}
 
 
-def test_a_module_becomes_cells(rung):
-    puzzle = rung(
+def test_a_module_becomes_cells(plant):
+    puzzle = plant(
         ("# Fill the one", "# ![A toy](diagrams/toy.svg)\n# Fill the one"),
         ("# %%\n# ✎ Write the ref", '# %% active="ipynb"\n# %timeit 1\n\n# %%\n# ✎ Write the ref'),
     )
-    text, _, extra, function, hints = rung_text.rung_cells(puzzle, 7, repository.repository())
+    text, _, extra, function, hints = cells_module.puzzle_cells(puzzle, 7, repository.repository())
     assert text.source.startswith("## 7. toy_warm_up: twice a matrix\n\nA kernel sees one block")
     assert "![A toy](https://raw." in text.source
     assert (extra.source, extra.metadata) == ("%timeit 1", {})
@@ -150,13 +150,13 @@ def test_a_module_becomes_cells(rung):
     ],
 )
 def test_a_line_is_shown_as_a_whole_and_not_as_a_part_of_another(shown, secret, leak):
-    assert rung_text._shows(types.SimpleNamespace(source=shown), secret) == leak
+    assert cells_module._shows(types.SimpleNamespace(source=shown), secret) == leak
 
 
 def test_a_line_without_a_name_of_its_own_gives_nothing_away():
     lines = ["else:", "])", "y = [", "x,", "return _"]
-    assert not any(map(rung_text._says_something, lines))
-    assert rung_text._says_something("y = [x]")
+    assert not any(map(cells_module._says_something, lines))
+    assert cells_module._says_something("y = [x]")
 
 
 # What a builder refuses
@@ -199,10 +199,10 @@ def test_run_all_on_a_fresh_notebook_reaches_the_end(name, learner, environment,
     said = {cell.id: _texts(cell) for cell in notebook.cells if cell.cell_type == "code"}
     assert said["setup"] == ""
     checks = [c.id for c in notebook.cells if re.search(r"^check\(", c.source, re.MULTILINE)]
-    assert len(checks) == len(ladder_module(name).RUNGS)
+    assert len(checks) == len(ladder_module(name).PUZZLES)
     for cell in checks:
-        rung = cell.rsplit("-", 1)[0]
-        assert said[cell].startswith(f"· {rung}: not solved yet"), said[cell]
+        puzzle = cell.rsplit("-", 1)[0]
+        assert said[cell].startswith(f"· {puzzle}: not solved yet"), said[cell]
         assert said[cell].count("not solved yet") == 1
     if checks:
         assert f"{name}: 0 of {len(checks)} solved" in said[f"{name}-progress"]
@@ -280,8 +280,8 @@ def test_a_broken_solution_and_an_unsolved_puzzle_fail_in_strict_mode(
     learner, solved, environment, tmp_path
 ):
     wrong = puzzles.find("add_ten").mistakes[0]
-    broken = of_rungs(solved["basics"], "add_ten")
-    _, *unsolved = of_rungs(learner["basics"], "vector_add").cells
+    broken = of_puzzles(solved["basics"], "add_ten")
+    _, *unsolved = of_puzzles(learner["basics"], "vector_add").cells
     both = json.loads(json.dumps({**broken, "cells": [*broken.cells, *unsolved]}))
     (cell,) = [c for c in both["cells"] if "check(add_ten)" in c["source"]]
     cell["source"] = wrong.apply(cell["source"])

@@ -14,12 +14,12 @@ from puzzles._author.report import Report
 
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
-RUNGS = ("kept_first", "kept_second", "kept_third")
+PUZZLES = ("kept_first", "kept_second", "kept_third")
 
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> proofs.Proofs:
-    """Proofs of three rungs: the second imports `_shared`, the third finds the first."""
+    """Proofs of three puzzles: the second imports `_shared`, the third finds the first."""
     monkeypatch.delenv("CI", raising=False)
     texts = {
         "__init__": "",
@@ -34,19 +34,19 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> proofs.Proofs:
         (tmp_path / "kept" / f"{name}.py").write_text(text)
     module = types.ModuleType("kept")
     module.__file__ = str(tmp_path / "kept" / "__init__.py")
-    module.RUNGS = RUNGS  # type: ignore[attr-defined]
+    module.PUZZLES = PUZZLES  # type: ignore[attr-defined]
     monkeypatch.setattr(_ladders, "_ladder_modules", lambda: {"kept": module})
     one = proofs.Proofs(tmp_path)
-    for rung in RUNGS:
-        assert one.taken(rung, "right-full") is None
-        one.keep(rung, "right-full", Report(rung, {"cases": "2"}))
+    for puzzle in PUZZLES:
+        assert one.taken(puzzle, "right-full") is None
+        one.keep(puzzle, "right-full", Report(puzzle, {"cases": "2"}))
     return one
 
 
 def there(kept: proofs.Proofs) -> str:
-    """The initials of the rungs whose proofs are taken."""
+    """The initials of the puzzles whose proofs are taken."""
     now = proofs.Proofs(kept.root)
-    return "".join(rung[5] for rung in RUNGS if now.taken(rung, "right-full"))
+    return "".join(puzzle[5] for puzzle in PUZZLES if now.taken(puzzle, "right-full"))
 
 
 def test_a_proof_is_taken_as_it_was(kept: proofs.Proofs) -> None:
@@ -132,10 +132,10 @@ def test_verify_says_how_far_it_is_and_how_much_was_proven_before(
     monkeypatch.setattr(gate, "Proofs", kept)
     for before in (False, True):
         assert gate.verify(["classify_blocks"], fresh=not before) == 0
-        first, rung, last = capsys.readouterr().out.splitlines()
+        first, puzzle, last = capsys.readouterr().out.splitlines()
         assert first.startswith("libtpu is not installed, so nothing is compiled for a TPU: ")
-        assert rung.startswith("[1/1] ok  splash_attention/classify_blocks  ")
-        assert rung.endswith("(proven before)") == before
-        assert last.startswith("1 rung, 0 rungs with problems")
+        assert puzzle.startswith("[1/1] ok  splash_attention/classify_blocks  ")
+        assert puzzle.endswith("(proven before)") == before
+        assert last.startswith("1 puzzle, 0 puzzles with problems")
         assert (", 1 proven before (--fresh proves all anew), in " in last) == before
     assert asked == [True, False]

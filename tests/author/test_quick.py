@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("file", "tests", "rungs"),
+    ("file", "tests", "puzzles"),
     [
         ("puzzles/_program/run.py", ["tests/test_house.py", "tests/program"], []),
         ("puzzles/_draw/walk.js", ["tests/test_house.py", "tests/draw"], []),
@@ -28,14 +28,14 @@ ROOT = Path(__file__).parents[2]
     ],
 )
 def test_a_changed_file_is_tested_where_it_belongs(
-    file: str, tests: list[str], rungs: list[str]
+    file: str, tests: list[str], puzzles: list[str]
 ) -> None:
     assert (ROOT / file).exists()
     assert quick.tests_of([file]) == tests
-    assert quick.rungs_of([file]) == rungs
+    assert quick.puzzles_of([file]) == puzzles
 
 
-def test_of_a_rung_its_prose_is_asked_and_of_a_ladder_all() -> None:
+def test_of_a_puzzle_its_prose_is_asked_and_of_a_ladder_all() -> None:
     assert quick.taste_of(["basics/row_sum", "add_ten"])[-2:] == ["-k", "row_sum or add_ten"]
     assert "-k" not in quick.taste_of(["basics"])
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import sample
-from planted import Rung
+from planted import Plant
 
 import puzzles
 from puzzles import Puzzle, _record, _regions
@@ -64,8 +64,8 @@ def test_a_whole_answer_becomes_a_change_that_gives_it(tmp_path: Path) -> None:
     ],
     ids=["a line", "layout", "another body"],
 )  # fmt: skip
-def test_only_what_differs_is_edited(rung: Rung, body: str, edits: list | None) -> None:
-    puzzle = rung()
+def test_only_what_differs_is_edited(plant: Plant, body: str, edits: list | None) -> None:
+    puzzle = plant()
     if edits is None:
         with pytest.raises(puzzles._author.BuildError, match="defines nothing that differs"):
             change_of(puzzle, KERNEL.format(body))
@@ -75,15 +75,15 @@ def test_only_what_differs_is_edited(rung: Rung, body: str, edits: list | None) 
     assert change.code == ("" if edits else KERNEL.format(body))
 
 
-def test_annotations_make_no_difference(rung: Rung) -> None:
-    puzzle = rung()
+def test_annotations_make_no_difference(plant: Plant) -> None:
+    puzzle = plant()
     answer = re.sub(r": Float\[.*?\]| -> Float\[.*?\]", "", puzzle.text)
     change = change_of(puzzle, answer.replace("bm, bn = 8, 128", "bm, bn = 16, 128"))
     assert change == Change((("bm, bn = 8, 128", "bm, bn = 16, 128"),), "")
 
 
-def test_an_answer_is_read_from_an_issue_and_from_a_notebook(rung: Rung) -> None:
-    puzzle = rung()
+def test_an_answer_is_read_from_an_issue_and_from_a_notebook(plant: Plant) -> None:
+    puzzle = plant()
     code = KERNEL.format("pltpu.sync_copy(x_ref, o_ref)") + "\ncheck(toy_warm_up)\n"
     cells = [dict(cell_type="code", source=["x = 1\n"]), dict(cell_type="code", source=[code])]
     parts = {"python": code, "text": "✗ toy_warm_up: the values are wrong\n", "Text": "0.7.2\n"}
@@ -102,10 +102,10 @@ def recorded(puzzle: Puzzle, folder: Path, name: str, body: str, *options: str) 
 
 
 def test_an_answer_is_recorded_with_its_stage_and_its_message_and_shown(
-    rung: Rung, tmp_path: Path, capsys: pytest.CaptureFixture
+    plant: Plant, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    puzzle = rung()
-    before = puzzle.known
+    puzzle = plant()
+    before = puzzle.answers
     says = 'three times x is not twice x: "2 * x" is x + x, and neither of the two is x + x + x'
     assert (
         recorded(puzzle, tmp_path, "triples_it.py", "o_ref[...] = x_ref[...] * 3", "--says", says)
@@ -126,7 +126,7 @@ def test_an_answer_is_recorded_with_its_stage_and_its_message_and_shown(
         == 0
     )
     text = puzzle.record_path.read_text(encoding="utf-8")
-    example = scaffold.rung_text("toy_warm_up", suffix=".toml")
+    example = scaffold.puzzle_text("toy_warm_up", suffix=".toml")
     assert [line for line in text.splitlines() if line not in example] != []
     assert all(line in text for line in example.splitlines())
     after = _record.read(puzzle.record_path, "toy.toml")
@@ -138,7 +138,7 @@ def test_an_answer_is_recorded_with_its_stage_and_its_message_and_shown(
     ]
     assert after.mistakes[-2].says == says
     assert after.mistakes[-1].says.startswith("A Ref is a handle to memory")
-    del puzzle.__dict__["known"]
+    del puzzle.__dict__["answers"]
     capsys.readouterr()
     assert cli.main(["edit", puzzle.name, "triples"]) == 0
     at = text.splitlines().index('name = "triples it"') + 1
@@ -158,9 +158,9 @@ def test_an_answer_is_recorded_with_its_stage_and_its_message_and_shown(
     ],
 )  # fmt: skip
 def test_an_answer_that_cannot_be_recorded_changes_nothing(
-    rung: Rung, tmp_path: Path, capsys: pytest.CaptureFixture, name: str, body: str, says: str
+    plant: Plant, tmp_path: Path, capsys: pytest.CaptureFixture, name: str, body: str, says: str
 ) -> None:
-    puzzle = rung()
+    puzzle = plant()
     before = puzzle.record_path.read_bytes()
     assert recorded(puzzle, tmp_path, name, body) == 1
     assert says in capsys.readouterr().err
@@ -168,9 +168,9 @@ def test_an_answer_that_cannot_be_recorded_changes_nothing(
 
 
 def test_an_answer_with_the_words_of_no_verdict_gets_the_verdicts_own(
-    rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    puzzle = rung()
+    puzzle = plant()
     monkeypatch.setattr("sys.stdin", io.StringIO(KERNEL.format("o_ref[...] = x_ref.T")))
     assert cli.main(["record", puzzle.name, "-", "--name", "turns it", "--says", "no one"]) == 0
     (mistake,) = _record.read(puzzle.record_path, "toy.toml").mistakes[4:]
@@ -181,4 +181,4 @@ def test_an_answer_that_is_not_there_is_told_which_are(capsys: pytest.CaptureFix
     assert cli.main(["edit", "row_sum", "keeps"]) == 1
     said = capsys.readouterr().err
     assert "'keeps' is not one answer of row_sum; there are:\n  keeps only the last" in said
-    assert Record() != puzzles.find("row_sum").known != Alternative("keeps")
+    assert Record() != puzzles.find("row_sum").answers != Alternative("keeps")

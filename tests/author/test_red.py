@@ -10,7 +10,7 @@ import pytest
 import sample
 import verdicts
 from ladders.test_taste import unsourced
-from planted import Rung
+from planted import Plant
 
 import puzzles
 from puzzles import Alternative, Mistake
@@ -23,8 +23,8 @@ ROW_SUM = puzzles.find("row_sum")
 WRONG: Mistake = ROW_SUM.mistake("keeps only the last block's sum")
 
 
-def test_a_broken_solution(rung: Rung) -> None:
-    broken = rung(("o_ref[...] = x_ref[...] * 2", "o_ref[...] = x_ref[...] * 4"))
+def test_a_broken_solution(plant: Plant) -> None:
+    broken = plant(("o_ref[...] = x_ref[...] * 2", "o_ref[...] = x_ref[...] * 4"))
     assert "the solution is rejected" in str(proof.solution_problem(broken, (0,)))
 
 
@@ -51,16 +51,16 @@ def test_a_fact_without_a_source() -> None:
     assert list(unsourced(["VMEM has 7 MiB."], [])) == ["VMEM has 7 MiB."]
 
 
-def test_a_starter_that_passes(rung: Rung) -> None:
+def test_a_starter_that_passes(plant: Plant) -> None:
     kernel = "    o_ref[...] = x_ref[...] * 2\n"
     region = "    ### BEGIN SOLUTION\n"
-    passes = rung((f"{region}{kernel}", f"{kernel}{region}    pass\n"))
+    passes = plant((f"{region}{kernel}", f"{kernel}{region}    pass\n"))
     assert "the starter passes as it stands" in str(proof.starter_problem(passes))
 
 
-def test_a_hint_with_a_line_of_the_solution(rung: Rung) -> None:
+def test_a_hint_with_a_line_of_the_solution(plant: Plant) -> None:
     told = ("Every element of the block is treated alike", "Write `o_ref[...] = x_ref[...] * 2`")
-    assert list(cells.leaks(rung(told))) != []
+    assert list(cells.leaks(plant(told))) != []
 
 
 def test_a_verdict_that_is_not_the_one_on_record() -> None:

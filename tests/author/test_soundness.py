@@ -1,4 +1,4 @@
-"""Faults that would make a rung's proofs worth nothing: each is planted, and seen."""
+"""Faults that would make a puzzle's proofs worth nothing: each is planted, and seen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from planted import Rung
+from planted import Plant
 
 from puzzles import Puzzle
 from puzzles._author import proof, soundness
@@ -21,27 +21,27 @@ def problems(puzzle: Puzzle) -> list[str]:
     return list(soundness.soundness_problems(puzzle))
 
 
-def test_the_scaffolds_puzzle_is_sound_and_exact(rung: Rung) -> None:
-    puzzle = rung()
+def test_the_scaffolds_puzzle_is_sound_and_exact(plant: Plant) -> None:
+    puzzle = plant()
     assert problems(puzzle) == list(soundness.margin_problems(puzzle, (0,))) == []
 
 
-def test_interpret_may_be_passed_on(rung: Rung) -> None:
+def test_interpret_may_be_passed_on(plant: Plant) -> None:
     head = 'x: Float[Array, "M N"]) -> Float[Array, "M N"]:\n    M, N'
     parameter = (head, "x, interpret=INTERPRET):\n    M, N")
-    assert problems(rung(("interpret=INTERPRET,\n", "interpret=interpret,\n"), parameter)) == []
+    assert problems(plant(("interpret=INTERPRET,\n", "interpret=interpret,\n"), parameter)) == []
 
 
-def test_nan_in_the_data_may_come_out_of_the_spec_but_not_everywhere(rung: Rung) -> None:
+def test_nan_in_the_data_may_come_out_of_the_spec_but_not_everywhere(plant: Plant) -> None:
     needs = ("import jax.numpy as jnp\n", "import jax.numpy as jnp\nimport numpy as np\n")
     some = (DRAW, f"np.where(rng(key).random((M, N)) < 0.2, np.nan, {DRAW})")
-    assert problems(rung(some, needs)) == []
+    assert problems(plant(some, needs)) == []
 
 
-def test_a_waiver_with_a_reason_stands(rung: Rung) -> None:
+def test_a_waiver_with_a_reason_stands(plant: Plant) -> None:
     waiver = "    waivers={'signed': 'a share of tokens cannot be negative'},\n"
     positive = (DRAW, "rng(key).random((M, N))")
-    assert problems(rung(positive, ("    scale=scale,\n", f"    scale=scale,\n{waiver}"))) == []
+    assert problems(plant(positive, ("    scale=scale,\n", f"    scale=scale,\n{waiver}"))) == []
 
 
 # How near the reference is to being refused
@@ -52,8 +52,8 @@ def near(error: float) -> tuple[str, str]:
     return "o_ref[...] = x_ref[...] * 2", f"o_ref[...] = x_ref[...] * {2 * (1 + error * 2e-5)!r}"
 
 
-def test_the_margin_is_told_in_units_of_the_tolerance(rung: Rung) -> None:
-    (problem,) = soundness.margin_problems(rung(near(1.0)), (0, 1))
+def test_the_margin_is_told_in_units_of_the_tolerance(plant: Plant) -> None:
+    (problem,) = soundness.margin_problems(plant(near(1.0)), (0, 1))
     error = re.search(r"an error is (\S+) times the tolerance, 2e-05", problem)
     assert error is not None
     assert 0.6 < float(error[1]) < 1
@@ -84,9 +84,9 @@ def test_a_tolerance_may_go_by_dtype_and_the_last_digit_of_a_bf16_is_free() -> N
     assert largest_error(near, next_to_it, None) == 0
 
 
-def test_a_rejected_reference_gets_no_diagnosis(rung: Rung) -> None:
+def test_a_rejected_reference_gets_no_diagnosis(plant: Plant) -> None:
     alike = ("replace = 'x_ref[...] * 2'\nwith = 'x_ref[...] + 2'", 'code = "\\n"')
-    puzzle = rung(near(3.0), alike)  # the first mistake gives the solution's own numbers
+    puzzle = plant(near(3.0), alike)  # the first mistake gives the solution's own numbers
     problem = str(proof.solution_problem(puzzle, seeds=(0,)))
     assert "the solution is rejected (seed 0); mend it" in problem
     assert "Your numbers are those of" not in problem

@@ -28,7 +28,7 @@ from puzzles._receipt import amount
 f32 = jnp.float32
 S = jax.ShapeDtypeStruct
 X = S((32, 128), f32)
-RUNGS = [p.name for ladder in puzzles.ladders() for p in puzzles.ladder(ladder)]
+PUZZLES = [p.name for ladder in puzzles.ladders() for p in puzzles.ladder(ladder)]
 
 
 def copy(x_ref, o_ref):
@@ -108,7 +108,7 @@ def unpacked(text: str) -> list[int]:
 
 
 @pytest.mark.graduate
-@pytest.mark.parametrize("name", sample.share(RUNGS, 6))
+@pytest.mark.parametrize("name", sample.share(PUZZLES, 6))
 def test_a_walk_agrees_with_the_receipt(name, shown):
     puzzle = puzzles.find(name)
     args = puzzle.arguments(0)

@@ -64,7 +64,7 @@ def page(rung: str) -> str:
     puzzle = puzzles.find(rung)
     ladder = _ladders.ladder_module(puzzle.ladder)
     texts = [
-        ladder.INTRO if ladder.RUNGS[0] == rung else "",
+        ladder.INTRO if ladder.PUZZLES[0] == rung else "",
         getattr(ladder, "PARTS", {}).get(rung, ""),
         *(line.partition("#")[2] for line in puzzle.text.splitlines()),
         *puzzle.hints,

@@ -271,7 +271,7 @@ def test_a_refusal_shows_the_learners_launch(monkeypatch) -> None:
 
 def test_the_end_of_a_part_and_of_a_ladder_are_celebrated(monkeypatch) -> None:
     module = _ladders.ladder_module("basics")
-    names = list(module.RUNGS)
+    names = list(module.PUZZLES)
     last_of_part = names[names.index("tiled_matmul") - 1]
     monkeypatch.setattr(_progress, "_solved", {*names[: names.index("tiled_matmul")]})
     assert _check._milestone(last_of_part, first=False).startswith("Part I: ")

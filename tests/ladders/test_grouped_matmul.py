@@ -154,13 +154,13 @@ def exam_of(name: str, dtype, first: int | None) -> Exam:
     return Exam([lhs, rhs], [lhs, rhs], functools.partial(ragged, lhs, rhs), tiles)
 
 
-RUNGS = [(name, None) for name in TILING if name != "local_experts"]
-RUNGS += [("local_experts", first) for first in range(0, E, LOCAL)]
+PUZZLES = [(name, None) for name in TILING if name != "local_experts"]
+PUZZLES += [("local_experts", first) for first in range(0, E, LOCAL)]
 
 
 @sample.in_turn
 @pytest.mark.parametrize(
-    ("rung", "dtype"), sample.some(list(itertools.product(RUNGS, ("float32", "bfloat16"))), 2)
+    ("rung", "dtype"), sample.some(list(itertools.product(PUZZLES, ("float32", "bfloat16"))), 2)
 )
 def test_numbers_and_work_are_those_of_ragged_dot_and_megablox(rung, dtype):
     """On one chip of three, too. What nobody owns is zeros, where gmm leaves what it finds."""

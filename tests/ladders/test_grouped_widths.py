@@ -24,7 +24,7 @@ from puzzles.grouped_matmul.quantized_grouped_matmul import quantised
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
 S = jax.ShapeDtypeStruct
-RUNGS = (  # those with tiles that fit the layer
+PUZZLES = (  # those with tiles that fit the layer
     "grouped_matmul",
     "grouped_matmul_transposed",
     "grouped_outer",
@@ -32,7 +32,7 @@ RUNGS = (  # those with tiles that fit the layer
     "local_experts",
     "quantized_grouped_matmul",
 )
-PRODUCTS = (*RUNGS, "launch_grouped_matmul")
+PRODUCTS = (*PUZZLES, "launch_grouped_matmul")
 BUFFERS = 12 * 2**20  # of 16 MiB on the smallest chips: the rest is for what a body holds itself
 ENDS = jnp.array([50, 90])  # of groups, or sizes of them
 
@@ -89,7 +89,7 @@ def drawn(number: int) -> tuple[int, int, int, tuple[int, ...]]:
 
 @pytest.mark.slow
 @pytest.mark.graduate
-@pytest.mark.parametrize("name", RUNGS)
+@pytest.mark.parametrize("name", PUZZLES)
 # A tile is all rows, or hangs over, or is whole.
 @pytest.mark.parametrize(("M", "N"), sample.some([(1, 200), (12, 200), (100, 200), (128, 100)]))
 def test_few_rows_and_columns_that_hang_over_are_right(name: str, M: int, N: int) -> None:
@@ -195,7 +195,7 @@ def real(name: str, M: int, K: int, N: int, E: int) -> list:
 @pytest.mark.parametrize("M", [16, 100, 8192])  # eight tokens of a text; a tile that hangs over
 def test_real_layers_compile_for_tpus(compiler: Compiler, layer: str, M: int) -> None:
     E, D, F = LAYERS[layer]
-    asked = [(name, K, N) for name in RUNGS for K, N in ((D, F), (F, D))]
+    asked = [(name, K, N) for name in PUZZLES for K, N in ((D, F), (F, D))]
     traces = [trace_call(find(name).solution, *real(name, M, K, N, E)) for name, K, N in asked]
     refused = compiler.compile_all(traces, ["v5e", "v6e"])
     assert not {chip: (asked[why[0]], why[1]) for chip, why in refused.items() if why}
@@ -226,7 +226,7 @@ TOLD = [
     # A sum may not run over the edge: K that has no equal blocks is one, if VMEM lets it.
     *((name, shapes(name, 512, 14400, 2048, 2),
        "bk=14400, all of K, does not fit into VMEM: pad K to 14848, with zeros")
-      for name in sorted({*RUNGS} - {"grouped_outer"})),
+      for name in sorted({*PUZZLES} - {"grouped_outer"})),
 ]  # fmt: skip
 
 

@@ -35,8 +35,8 @@ from puzzles._launch import trace_call
 
 FACTS = Path(__file__).parents[1] / "facts"
 OURS = [name for name in ladders() if (FACTS / f"{name}.toml").exists()]
-RUNGS = [puzzle for name in OURS for puzzle in puzzles.ladder(name)]
-each_rung = pytest.mark.parametrize("puzzle", RUNGS, ids=lambda puzzle: puzzle.name)
+PUZZLES = [puzzle for name in OURS for puzzle in puzzles.ladder(name)]
+each_rung = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
 prose = cache(review.prose)
 
 _API = re.compile(r"(pl|pltpu|jax\.lax|lax)\.")
@@ -224,7 +224,7 @@ def misfits(case: Case, fn: Callable) -> list[str]:
 
 @pytest.mark.newest
 @pytest.mark.graduate
-@pytest.mark.parametrize("puzzle", sample.share(RUNGS, 8), ids=lambda puzzle: puzzle.name)
+@pytest.mark.parametrize("puzzle", sample.share(PUZZLES, 8), ids=lambda puzzle: puzzle.name)
 def test_annotations_hold_in_every_case(puzzle: Puzzle) -> None:
     judged = cases(puzzle)
     assert [bad for case in judged for bad in misfits(case, puzzle.solution)] == []

@@ -14,13 +14,13 @@ RECORDED = receipts.on_record()
 
 
 @pytest.mark.graduate
-@pytest.mark.parametrize("name", sample.share([one.name for one in receipts.rungs()], 6))
+@pytest.mark.parametrize("name", sample.share([one.name for one in receipts.with_kernels()], 6))
 def test_a_receipt_is_as_it_was(name):
     assert receipts.receipt(puzzles.find(name)) == RECORDED[name], "changed: `make receipts`"
 
 
 def test_every_receipt_on_record_is_of_a_rung():
-    assert list(RECORDED) == [one.name for one in receipts.rungs()]
+    assert list(RECORDED) == [one.name for one in receipts.with_kernels()]
 
 
 def test_another_launch_has_another_receipt():

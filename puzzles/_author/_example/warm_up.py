@@ -1,8 +1,8 @@
 """Scale a matrix, block by block."""
 
-# ✎ Say in the line above what this rung teaches.
-#   Imports stand here, and only those that the setup cell makes too (SETUP in puzzles/_author/cells.py);
-#   import anything else in a cell below.
+# ✎ Say in the line above what this puzzle teaches.
+#   Import only names here that the setup cell imports (SETUP in puzzles/_author/cells.py); import
+#   anything else in a cell below.
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
@@ -10,10 +10,9 @@ from jaxtyping import Array, Float
 
 from puzzles import INTERPRET
 
-# ✎ Write the theory: a heading with the rung's name and a promise, then why before what.
-#   One new idea; every word of the API is explained before it is used; read it aloud. A picture
-#   where space is involved: a ```text drawing, or an image from diagrams/<ladder>/ with alt text for
-#   who cannot see it.
+# ✎ Write the theory: a heading with the puzzle's name and a promise, then the reason before the code.
+#   Teach one new idea; explain every word of the API before you use it; read it aloud. Draw what
+#   moves through space: a ```text drawing, or an image from diagrams/<ladder>/ with alt text.
 # %% [markdown]
 # ## warm_up: twice a matrix
 #
@@ -36,9 +35,9 @@ def warm_up_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 
 # %%
-# ✎ Write the reference solution; what stands between the marks is what the learner writes.
-#   Whole statements, list elements, or keyword arguments; the rest is on screen. Blocks are legal
-#   on a TPU: the last two dimensions multiples of (8, 128), or the whole axis.
+# ✎ Write the reference solution; the learner writes the lines between the marks: whole statements,
+#   list elements, or keyword arguments. A TPU accepts blocks whose last two dimensions are
+#   multiples of (8, 128), or the whole axis.
 def warm_up_kernel(x_ref, o_ref):
     ### BEGIN SOLUTION
     o_ref[...] = x_ref[...] * 2
@@ -58,13 +57,13 @@ def warm_up(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
     )(x)
 
 
-# The author cell. It never reaches a learner; Puzzle's docstring in puzzles/_puzzle.py says what
-# each field means. Known mistakes and other right answers are in the TOML file next to this one.
+# The author cell. Learners never see it. Puzzle's docstring in puzzles/_puzzle.py explains each
+# field. Known mistakes and other right answers are in the TOML file next to this one.
 # %% tags=["author"]
 from puzzles import Launch, Puzzle, array, rng
 
 
-# ✎ Draw the data of a case, the same for the same key: signed, and large where size could hurt.
+# ✎ Draw the data of a case, equal for equal keys: signed, and large if large values could fail.
 def make_inputs(key, M, N):
     return (array(rng(key).normal(0, 3, (M, N)), jnp.float32),)
 
@@ -75,8 +74,8 @@ def scale(M=8192, N=8192):
     return (jax.ShapeDtypeStruct((M, N), jnp.float32),)
 
 
-# ✎ Assert what cost at scale does not show, with the number, the budget and the reason; mostly
-#   there is nothing, and then it goes.
+# ✎ Assert only what the costs at scale do not show, with the number, the budget and the reason;
+#   most puzzles need no audit: then delete it.
 def audit(launch: Launch) -> None:
     assert launch.steps > 1, (
         f"the grid has {launch.steps} step: cut the matrix into blocks, since a large one does not "
@@ -88,8 +87,8 @@ PUZZLE = Puzzle(
     spec=warm_up_spec,
     solution=warm_up,
     inputs=make_inputs,
-    # ✎ Choose cases that would embarrass a lucky guess: dims not all equal, several blocks an axis,
-    #   ragged edges or empty groups where the rung allows them.
+    # ✎ Choose cases that a lucky guess fails: unequal dims, several blocks on every axis, ragged
+    #   edges or empty groups if the puzzle allows them.
     cases=[dict(M=16, N=384), dict(M=24, N=256)],
     # ✎ Write three hints: the idea, the API, the shape of the code. Never the code itself.
     hints=[
@@ -97,7 +96,7 @@ PUZZLE = Puzzle(
         "Reading a Ref with `[...]` gives an array; assigning to `[...]` fills a Ref.",
         "One line: the output Ref on the left, the input Ref in a product on the right.",
     ],
-    # ✎ Explain why the solution works; the first sentence is shown on every pass.
+    # ✎ Explain why the solution works; every pass shows the first sentence.
     explain="""A kernel for one block is a kernel for the whole array: the grid does the rest.""",
     audit=audit,
     scale=scale,

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 
 from puzzles._author import strip
 
-# By '<ladder>/<rung>'; the rung links `diagrams/<ladder>/<rung>.svg`, with words for who cannot see
-# it. Each says which rung, the shapes of its arguments, the first step, a note a step, the title.
+# By '<ladder>/<puzzle>'; the puzzle links `diagrams/<ladder>/<puzzle>.svg`, with alt text. Give
+# the puzzle, the shapes of its arguments, the first step, a note for each step, and the title.
 DIAGRAMS = {
-    "my_ladder/my_rung": strip(
-        "my_rung",
+    "my_ladder/my_puzzle": strip(
+        "my_puzzle",
         [jax.ShapeDtypeStruct((16, 384), jnp.float32)],
         2,
         [
