@@ -1,8 +1,8 @@
-"""Is this answer right, and if not, why? A puzzle and a function in, a `Verdict` out.
+"""Judge a function as an answer to a puzzle, and return a `Verdict`.
 
-`judge` asks a function's `Answer` the `QUESTIONS` of `judging.py`, in their order: of its `Run` on
-each `Case`, of what it costs at production scale. The first `Finding` is the verdict; where numbers
-are wrong, the `EXPLAINERS` beside them are asked for the cause. Nothing is printed here.
+`judge` applies the `QUESTIONS` of `judging.py` in order to the function's `Answer`: to its `Run` on
+each `Case`, and to its costs at the production shape. The first `Finding` becomes the verdict. If
+numbers are wrong, the `EXPLAINERS` look for the cause. This package prints nothing.
 """
 
 from __future__ import annotations

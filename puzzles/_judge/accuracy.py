@@ -1,4 +1,4 @@
-"""Is anything rounded on the way? The places in a program where it is."""
+"""The places in a program that round intermediate values to a narrow float."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from puzzles._rules import Finding
 
 _EXACT = {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "clamp"}
 _EXACT |= {"reduce_max", "reduce_min", "argmax", "argmin", "cummax", "cummin"}
-_ROUNDS = (ARITHMETIC | TRANSCENDENTAL | REDUCTIONS) - _EXACT  # narrow dots a TPU refuses
+_ROUNDS = (ARITHMETIC | TRANSCENDENTAL | REDUCTIONS) - _EXACT  # Mosaic rejects narrow dots
 _MOVES = LAYOUT | {"select_n"}
 
 
 def narrowings(traced: Traced) -> list[Finding]:
-    """Where a program or a kernel of it rounds to a narrow float and goes on computing with that.
+    """The places in a program and its kernels that round to a narrow float and compute with it.
 
-    A product with one number, a scale, is no such place.
+    A product with a scalar does not count.
     """
     return list(_places(traced.jaxpr.jaxpr, {}, set(), False))
 
 
-def foreign(mine: Iterable[Finding], par: Iterable[Finding]) -> list[Finding]:
-    """Those of an answer that are of no kind that the reference has."""
-    usual = {(one.facts["kernel"], one.form) for one in par}
-    return [one for one in mine if (one.facts["kernel"], one.form) not in usual]
+def foreign(own: Iterable[Finding], par: Iterable[Finding]) -> list[Finding]:
+    """The roundings of an answer (`own`) of kinds that the reference (`par`) has not."""
+    usual = {(finding.facts["kernel"], finding.form) for finding in par}
+    return [f for f in own if (f.facts["kernel"], f.form) not in usual]
 
 
 def _place(equation: JaxprEqn, form: str, dtype: Any, kernel: bool) -> Finding:
@@ -48,110 +48,117 @@ def _place(equation: JaxprEqn, form: str, dtype: Any, kernel: bool) -> Finding:
 
 
 @dataclass
-class _Known:
-    """What is known of the variables of a program.
+class _Scope:
+    """Facts about the variables of a program.
 
-    refs: the outermost variable of each Ref. how: of what was rounded, what to say if it goes on in
-    float32. wide: of what is in float32 again, what is told unless it is rounded once more at once.
-    ones: made of bools. written: made of the source's own numbers; zeros have no digits to lose.
+    refs: the outermost variable of each Ref.
+    how: for rounded variables, the form of the finding if a computation in float32 follows.
+    wide: for rounded variables that are float32 again, the finding, unless they are rounded again.
+    masks: variables made of bools.
+    written: variables made of the source's own numbers; zeros have no digits to lose.
     """
 
     refs: dict[Var, Var]
     how: dict[Var, str] = field(default_factory=dict)
     wide: dict[Var, Finding] = field(default_factory=dict)
-    ones: set[Var] = field(default_factory=set)
+    masks: set[Var] = field(default_factory=set)
     written: set[Var] = field(default_factory=set)
 
     def returned(self, jaxpr: Jaxpr) -> list[Finding]:
-        """What the results of the program say."""
+        """The findings about the results of the program."""
         return [self.wide[v] for v in jaxpr.outvars if isinstance(v, Var) and v in self.wide]
 
 
 def _places(
     jaxpr: Jaxpr, refs: dict[Var, Var], stored: set[Var], kernel: bool
 ) -> Iterator[Finding]:
-    """stored: the Refs that get rounded values; it grows."""
-    scopes = [_Known(refs)]
+    """Yield the findings of a program. stored: the Refs that hold rounded values; it grows."""
+    scopes = [_Scope(refs)]
 
     def enters(equation: JaxprEqn, _: Jaxpr) -> bool:
         written = scopes[-1].written
         return around_kernels(equation) and not _made_of_numbers(equation, written)
 
     for equation, begins, ends in through(jaxpr, enters):
-        its = scopes[-1]
+        scope = scopes[-1]
         if begins is not None:
-            given = outside(equation, begins).items()
-            scopes.append(_Known({own: its.refs[v] for own, v in given if v in its.refs}))
+            pairs = outside(equation, begins).items()
+            scopes.append(_Scope({own: scope.refs[v] for own, v in pairs if v in scope.refs}))
         elif ends is not None:
             yield from scopes.pop().returned(ends)
-        elif _made_of_numbers(equation, its.written):
-            its.written.update(equation.outvars)
+        elif _made_of_numbers(equation, scope.written):
+            scope.written.update(equation.outvars)
         else:
-            yield from _goes_on(equation, its)
+            yield from _goes_on(equation, scope)
             if equation.primitive.name == PALLAS_CALL:
-                yield from _in_kernel(equation, its)
+                yield from _in_kernel(equation, scope)
             elif equation.outvars and not observed(equation):
-                yield from _rounded(equation, its, stored, kernel)
+                yield from _rounded(equation, scope, stored, kernel)
     yield from scopes[0].returned(jaxpr)
 
 
-def _in_kernel(call: JaxprEqn, its: _Known) -> list[Finding]:
-    """A Ref is read before it is stored to, but a step later: so the kernel is read twice."""
+def _in_kernel(call: JaxprEqn, scope: _Scope) -> list[Finding]:
+    """The findings of a kernel.
+
+    It is read twice, because a step may read a Ref that an earlier step stored to further below.
+    """
     kernel = call.params["jaxpr"]
-    given = call.invars[call.params["grid_mapping"].num_dynamic_grid_bounds :]
-    pairs = zip(kernel.invars, given, strict=False)
-    stored = {mine for mine, one in pairs if isinstance(one, Var) and one in its.how}
+    operands = call.invars[call.params["grid_mapping"].num_dynamic_grid_bounds :]
+    pairs = zip(kernel.invars, operands, strict=False)
+    stored = {ref for ref, v in pairs if isinstance(v, Var) and v in scope.how}
     own = {v: v for v in kernel.invars}
     return [list(_places(kernel, own, stored, True)) for _ in range(2)][1]
 
 
-def _goes_on(equation: JaxprEqn, its: _Known) -> Iterator[Finding]:
-    """What is in float32 again, and is not rounded once more."""
-    again = [its.wide[v] for v in equation.invars if isinstance(v, Var) and v in its.wide]
+def _goes_on(equation: JaxprEqn, scope: _Scope) -> Iterator[Finding]:
+    """Yield the finding of an operand that is float32 again and is not rounded here."""
+    again = [scope.wide[v] for v in equation.invars if isinstance(v, Var) and v in scope.wide]
     if again and _moves(equation):
-        its.wide |= dict.fromkeys(equation.outvars, again[0])
+        scope.wide |= dict.fromkeys(equation.outvars, again[0])
     elif again and not _rounds(equation):
         yield again[0]
 
 
-def _rounded(equation: JaxprEqn, its: _Known, stored: set[Var], kernel: bool) -> Iterator[Finding]:
-    """Note what an equation rounds, and hands on; and where it computes in a narrow float."""
-    name, how, out = equation.primitive.name, its.how, equation.outvars[0]
-    known = next((how[v] for v in equation.invars if isinstance(v, Var) and v in how), None)
-    if name in ("swap", "addupdate") and known:
-        stored.add(its.refs.get(equation.invars[0], equation.invars[0]))
-    elif name == "get" and its.refs.get(equation.invars[0], equation.invars[0]) in stored:
+def _rounded(
+    equation: JaxprEqn, scope: _Scope, stored: set[Var], kernel: bool
+) -> Iterator[Finding]:
+    """Update the facts for an equation, and yield a finding if it computes in a narrow float."""
+    name, how, out = equation.primitive.name, scope.how, equation.outvars[0]
+    form = next((how[v] for v in equation.invars if isinstance(v, Var) and v in how), None)
+    if name in ("swap", "addupdate") and form:
+        stored.add(scope.refs.get(equation.invars[0], equation.invars[0]))
+    elif name == "get" and scope.refs.get(equation.invars[0], equation.invars[0]) in stored:
         how[out] = "kept"
-    elif name in _MOVES and known:
-        how[out] = known
+    elif name in _MOVES and form:
+        how[out] = form
     elif name == "convert_element_type":
         before, after = equation.invars[0].aval.dtype, out.aval.dtype
         if before.kind == "b":
-            its.ones.add(out)
+            scope.masks.add(out)
         elif _rounds(equation):
             how[out] = "there and back"
-        elif known and not narrow(after):
-            its.wide[out] = _place(equation, known, before, kernel)
-    elif name == "mul" and any(v in its.ones for v in equation.invars if isinstance(v, Var)):
+        elif form and not narrow(after):
+            scope.wide[out] = _place(equation, form, before, kernel)
+    elif name == "mul" and any(v in scope.masks for v in equation.invars if isinstance(v, Var)):
         pass  # a mask: numbers or zeros
     elif name in _ROUNDS and narrow(out.aval.dtype):
         if not _scales(equation):
             how[out] = "there and back"
             yield _place(equation, "computed", out.aval.dtype, kernel)
-        elif known:
-            how[out] = known
+        elif form:
+            how[out] = form
 
 
 def _made_of_numbers(equation: JaxprEqn, written: set[Var]) -> bool:
-    """Whether all that an equation takes are numbers of the source, or made of those."""
+    """True if all operands are numbers in the source, or computed from such numbers."""
     if not equation.invars or equation.effects:
         return False
     return all(isinstance(v, Literal) or v in written for v in equation.invars)
 
 
 def _moves(equation: JaxprEqn) -> bool:
-    """Whether it, or all within a call like that of `jnp.where`, only hands numbers on."""
-    return all(one.primitive.name in _MOVES for one in inner_equations(equation))
+    """True if an equation, or the whole of a call such as `jnp.where`, only moves numbers."""
+    return all(inner.primitive.name in _MOVES for inner in inner_equations(equation))
 
 
 def _rounds(equation: JaxprEqn) -> bool:
@@ -162,7 +169,7 @@ def _rounds(equation: JaxprEqn) -> bool:
 
 
 def _scales(equation: JaxprEqn) -> bool:
-    """Whether it multiplies by one number: a power of two is exact, and others are one rounding."""
+    """True for a product with a scalar, which rounds at most once."""
     return equation.primitive.name in ("mul", "div") and any(
         isinstance(v, Literal) or not v.aval.shape for v in equation.invars
     )

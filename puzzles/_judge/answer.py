@@ -1,4 +1,4 @@
-"""A function as an answer to a puzzle, and what it does on each case, made when it is asked for."""
+"""A function as an answer to a puzzle, and its runs on the cases, computed on demand."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ from puzzles._simulator import (
     step_by_step,
 )
 
-# Seconds for which the cause of wrong numbers is looked for; then the place alone is told.
+# Seconds to look for the cause of wrong numbers; after that, a verdict has only the place.
 PATIENCE = 2.0
 
 
 class Answer:
-    """What `judge` is asked: its arguments, the runs, and what has been done for the verdict.
+    """The arguments of `judge`, the runs of the answer, and a log of the checks.
 
-    seed: draws the data of all cases and the fresh case; without one, the cases have the data of
-    seed 0, and the source of `fn` draws the fresh case. thorough: JAX's own interpreter
-    runs all listed cases. compiler: compiles with the real TPU compiler, too. patience: seconds for
-    which the cause of wrong numbers is looked for; two unless given.
+    seed: of the data of all cases and of the random case; None for seed 0 in the listed cases and a
+    seed from the source of `fn` for the random case.
+    thorough: run all listed cases in JAX's own interpreter.
+    compiler: also compile with this TPU compiler. patience: seconds to look for the cause of wrong
+    numbers; None for `PATIENCE`.
     """
 
     def __init__(
@@ -59,48 +60,51 @@ class Answer:
         self.code = Code(puzzle, fn)
         self._patience = PATIENCE if patience is None else patience
         self._end: float | None = None
-        self.ran: dict[str, str] = {}  # what has looked at it, for the receipt
-        self.scale: Scale | None = None  # what it costs at production scale, once that is asked
+        self.ran: dict[str, str] = {}  # the checks that ran, for the receipt
+        self.scale: Scale | None = None  # the costs at the production shape, once compared
         self.lowered: list[Any] = []  # the programs that Mosaic has lowered
         self._seed = seed
         self.on = cache(lambda case: Run(self, case))
 
     def in_time(self) -> bool:
-        """Whether the cause may still be looked for: from the first question on, for `patience`."""
+        """True until `patience` seconds after the first call."""
         if self._end is None:
             self._end = time.monotonic() + self._patience
         return time.monotonic() < self._end
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
-        """It on each listed case."""
+        """The runs on the listed cases."""
         return tuple(map(self.on, cases(self.puzzle, self._seed or 0)))
 
     @cached_property
     def fresh(self) -> Run | None:
-        """It on the case that is drawn: by its own text, if no seed was given."""
+        """The run on the random case; None if the puzzle has no such case."""
         seed = own_seed(self.puzzle, self.code.text) if self._seed is None else self._seed
         case = fresh_case(self.puzzle, seed)
         return None if case is None else self.on(case)
 
 
 class Run:
-    """An answer on one case; what the learner's code raises there is a `RejectedError`."""
+    """An answer on a case. An exception in the learner's code becomes a `RejectedError`."""
 
     def __init__(self, answer: Answer, case: Case) -> None:
         self.answer, self.case, self.puzzle, self.label = answer, case, case.puzzle, case.label
-        self.not_in_numpy = ""  # why it was not run as on a TPU
+        self.not_in_numpy = ""  # the reason why the simulator could not run it
 
     @cached_property
     def traced(self) -> Traced:
-        """Its program."""
-        args, _ = self.case.args, self.case.expected  # an author's own fault is not the learner's
+        """The traced program."""
+        args, _ = (
+            self.case.args,
+            self.case.expected,
+        )  # outside `learners_code`: a fault here is the author's
         with learners_code(self.label):
             return trace_call(self.case.judged(self.answer.code.runs), *args)
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
-        """Those of its kernels; of a function without, what it plans."""
+        """The launches of its kernels; for a puzzle without a kernel, those that it configures."""
         with learners_code(self.label):
             if self.puzzle.kernel:
                 return self.traced.launches
@@ -109,7 +113,7 @@ class Run:
 
     @cached_property
     def own(self) -> tuple[Launch, ...]:
-        """The launches but for those of another rung, of its kernels: they are judged there."""
+        """The launches without the kernels of other puzzles, which are judged there."""
         calls, path = kernel_calls(self.traced.jaxpr.jaxpr), self.puzzle.path
 
         def here(call: JaxprEqn) -> bool:
@@ -117,11 +121,12 @@ class Run:
             files = [Path(place) for place in places if place]
             return not files or any(f == path or f.parent != path.parent for f in files)
 
-        return tuple(one for call, one in zip(calls, self.launches, strict=True) if here(call))
+        pairs = zip(calls, self.launches, strict=True)
+        return tuple(launch for call, launch in pairs if here(call))
 
     @cached_property
     def result(self) -> Any:
-        """What a function without a kernel returns."""
+        """The result of a function without a kernel."""
         if self.puzzle.accepts is None:
             _ = self.case.expected
         with learners_code(self.label):
@@ -129,12 +134,12 @@ class Run:
 
     @cached_property
     def flat(self) -> list[np.ndarray]:
-        """All results; raises what running them raises."""
+        """The flat results; raises any exception of the run."""
         if self.puzzle.axes:
             self.answer.ran["values"] = "devices in NumPy"
             return self.played.results
         if self.puzzle.kernel:
-            # XLA multiplies and subtracts in one step: of large scores an exp is then too far off.
+            # XLA fuses multiply and subtract: the exp of large scores then differs too much.
             by_jax = self.answer.thorough and not self.case.fresh
             flat = None if by_jax or on_tpu() else self.in_numpy
             self.answer.ran["values"] = "CPU interpreter" if flat is None else "NumPy interpreter"
@@ -143,17 +148,17 @@ class Run:
 
     @cached_property
     def in_numpy(self) -> list[np.ndarray] | None:
-        """All results where launches run, in NumPy, as JAX interprets them; None if it cannot."""
+        """The flat results in NumPy, as JAX interprets launches; None if NumPy cannot run them."""
         return self.flat if self.puzzle.axes else step_by_step(self.traced)
 
     @cached_property
     def played(self) -> DevicesRun:
-        """A run on the devices of a mesh; raises `HazardError` for what a TPU must not do."""
+        """A run on the devices of a mesh; raises `HazardError` for a race or a deadlock."""
         return run_devices(self.traced, Semantics())
 
     @cached_property
     def as_on_tpu(self) -> list[np.ndarray] | None:
-        """All results where launches run, in NumPy, as they may on a TPU; None if it cannot."""
+        """The flat results in NumPy, as a TPU may run launches; None if NumPy cannot run them."""
         if self.puzzle.axes:
             with suppress(SimulationError):
                 return simulate(self.traced)
@@ -164,18 +169,18 @@ class Run:
 
     @cached_property
     def differs(self) -> tuple[int, np.ndarray, Mismatch] | None:
-        """The first result that is not the spec's: its position, what was wanted, where it is."""
+        """The first wrong result: its position, the expected array and the mismatch; or None."""
         return self.case.mismatch(self.flat)
 
     @property
     def mismatch(self) -> tuple[int, np.ndarray, Mismatch]:
-        """That, where it is known that there is one."""
+        """`differs`, for callers that have already checked that it is not None."""
         assert self.differs is not None
         return self.differs
 
     @cached_property
     def place(self) -> Origin | None:
-        """The output of a launch that the first wrong result is, where only layout lies between."""
+        """The launch's output that becomes the first wrong result; None if it is computed later."""
         if self.differs is None or not self.puzzle.kernel:
             return None
         position, _, wrong = self.mismatch
@@ -189,12 +194,12 @@ class Run:
         title: str | None = None,
         **facts: object,
     ) -> Finding:
-        """That a rule is broken on this case."""
+        """A finding: this case breaks a rule."""
         return Finding(rule, facts, self.label, form=form, title=title)
 
 
 def _in_one_way(launch: Launch) -> bool:
-    """Whether a TPU can only do what the interpreter does: in this order, each block apart."""
+    """True if a TPU can only run the steps in the interpreter's order, each on separate blocks."""
     words = zip(launch.dimension_semantics or (), launch.grid, strict=False)
     parallel = any(word.endswith("parallel") and size > 1 for word, size in words)
     return not (parallel or launch.aliases or launch.copies or launch.log.written_inputs)

@@ -1,4 +1,4 @@
-"""One case of a puzzle: what a function is called with there, and what it has to give."""
+"""A case of a puzzle: the arguments of the function, and the expected results."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _SEEDS = 1_000_000  # few digits to type
 
 
 def execute(traced: Traced) -> list[np.ndarray]:
-    """The flat results of a trace: in NumPy where that can be, else as JAX runs it."""
+    """The flat results of a trace: in NumPy if possible, otherwise by JAX."""
     flat = None if on_tpu() else step_by_step(traced)
     return in_jax(traced) if flat is None else flat
 
 
 def in_jax(traced: Traced) -> list[np.ndarray]:
-    """The flat results of a trace as JAX interprets it; on a TPU it runs as it is written."""
+    """The flat results of a trace as JAX interprets it; on a TPU, as JAX compiles it."""
     if on_tpu():
         return [np.asarray(x) for x in jax.jit(jaxpr_as_fun(traced.jaxpr))(*traced.leaves)]
     return by_jax(traced.jaxpr, traced.leaves)
@@ -37,9 +37,9 @@ def in_jax(traced: Traced) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class Case:
-    """Case `number` of a puzzle with the data of `seed`; what it holds is made when asked for.
+    """Case `number` of a puzzle with the data of `seed`, computed on demand.
 
-    The number after the last of `cases` is the fresh case: `seed` draws its dims, too.
+    The number after the last of `cases` is the random case: `seed` also draws its dims.
     """
 
     puzzle: Puzzle
@@ -53,7 +53,7 @@ class Case:
 
     @cached_property
     def dims(self) -> Mapping[str, Any]:
-        """What `inputs` makes the arguments of; a TPU, where new shapes compile, knows one."""
+        """The dims for `inputs`. A random case on a TPU has the first case's, to compile less."""
         if not self.fresh or self.puzzle.fresh is None:
             return self.puzzle.cases[self.number]
         if on_tpu():
@@ -62,19 +62,19 @@ class Case:
 
     @property
     def label(self) -> str:
-        """The dims, as verdicts name the case."""
+        """The dims, as verdicts show them."""
         return ", ".join(f"{name}={value}" for name, value in self.dims.items())
 
     @cached_property
     def args(self) -> tuple:
-        """The arguments, drawn once; no function that gets them can write into them."""
+        """The arguments, drawn once and read-only."""
         return jax.tree.map(_read_only, self.puzzle.drawn(self.dims, self.number, self.seed))
 
     @cached_property
     def expected(self) -> Any:
-        """What the spec gives, as a tree of NumPy arrays.
+        """The results of the spec, as a tree of NumPy arrays.
 
-        On the CPU also where there is a TPU, with dots at the highest precision.
+        Computed on the CPU even if there is a TPU, with dots at the highest precision.
         """
         args, spec = self.args, self.judged(self.puzzle.spec, over_axes)
         with jax.default_matmul_precision("highest"):
@@ -83,7 +83,7 @@ class Case:
             return _calculated(spec, args)
 
     def mismatch(self, flat: Sequence[np.ndarray]) -> tuple[int, np.ndarray, Mismatch] | None:
-        """The first result that is not the spec's: its position, what was wanted, where it is."""
+        """The first wrong result: its position, the expected array and the mismatch; or None."""
         for position, want in enumerate(jax.tree.leaves(self.expected)):
             wrong = compare(want, flat[position], self.puzzle.tolerance)
             if wrong is not None:
@@ -91,7 +91,7 @@ class Case:
         return None
 
     def which(self, position: int) -> str:
-        """' of dq', or ' of result 1', where there are several results; else nothing."""
+        """' of dq' or ' of result 1' if there are several results; otherwise ""."""
         if len(jax.tree.leaves(self.expected)) < 2:
             return ""
         names = self.puzzle.results
@@ -99,7 +99,7 @@ class Case:
 
     @cached_property
     def reference(self) -> Traced:
-        """The solution as it runs here."""
+        """The trace of the solution on this case."""
         return trace_call(self.judged(self.puzzle.solution), *self.args)
 
     @property
@@ -108,51 +108,53 @@ class Case:
         return {name: self.dims.get(name, size) for name, size in self.puzzle.axes.items()}
 
     def judged(self, fn: Callable, mapping: Callable = over_mesh) -> Callable:
-        """What is judged of `fn`: itself with the case's settings, or what is observed of that.
+        """The function to judge: `observe(fn)`, or `fn` itself, with the case's settings.
 
-        mapping: how one device's function becomes a function of all devices' arrays.
+        mapping: turns a device's function into a function of all devices' arrays.
         """
         fn = unjitted(fn)
         own = inspect.signature(fn).parameters if self.puzzle.settings else {}
-        given = ((n, self.dims[n]) for n in self.puzzle.settings if n in own and n in self.dims)
-        return _judged(self.puzzle, fn, tuple(given), tuple(self.axes.items()), mapping)
+        settings = ((n, self.dims[n]) for n in self.puzzle.settings if n in own and n in self.dims)
+        return _judged(self.puzzle, fn, tuple(settings), tuple(self.axes.items()), mapping)
 
     def plainly(self, fn: Callable) -> Any:
-        """What a function without a kernel gives, under `jit` where the puzzle asks for it."""
+        """The result of a function without a kernel, under `jit` if the puzzle requires it."""
         if self.puzzle.jit:
             return _calculated(self.judged(fn), self.args)
-        return self.judged(fn)(*jax.tree.map(lambda x: x, self.args))  # lists are new ones
+        return self.judged(fn)(*jax.tree.map(lambda x: x, self.args))  # copies lists
 
 
 @lru_cache(maxsize=32)
-def _judged(puzzle: Puzzle, fn: Callable, given: tuple, axes: tuple, mapping: Callable) -> Callable:
-    """One function object for equal arguments: traces are kept by function."""
-    return puzzle.judged(partial(fn, **dict(given)) if given else fn, dict(axes), mapping)
+def _judged(
+    puzzle: Puzzle, fn: Callable, settings: tuple, axes: tuple, mapping: Callable
+) -> Callable:
+    """Return the same function object for equal arguments, because traces are cached by it."""
+    return puzzle.judged(partial(fn, **dict(settings)) if settings else fn, dict(axes), mapping)
 
 
 @lru_cache(maxsize=512)
 def cases(puzzle: Puzzle, seed: int = 0) -> tuple[Case, ...]:
-    """All cases of a puzzle, the same objects each time: nothing is drawn or computed twice."""
+    """All cases of a puzzle, cached, so that nothing is drawn or computed twice."""
     return tuple(Case(puzzle, number, seed) for number in range(len(puzzle.cases)))
 
 
 @lru_cache(maxsize=512)
 def fresh_case(puzzle: Puzzle, seed: int) -> Case | None:
-    """The case that `seed` draws, or None where the puzzle draws none."""
+    """The random case of `seed`; None if the puzzle has no `fresh`."""
     return None if puzzle.fresh is None else Case(puzzle, len(puzzle.cases), seed)
 
 
 def own_seed(puzzle: Puzzle, text: str) -> int:
-    """The seed that belongs to the text of an answer and of the puzzle: any edit draws another one.
+    """The seed for the texts of an answer and its puzzle: any edit gives another random case.
 
-    So whoever learns the listed cases by heart meets another.
+    So an answer that only fits the listed cases fails.
     """
     both = f"{text}\n{puzzle.path.read_text(encoding='utf-8')}"
     return int(hashlib.sha256(both.encode()).hexdigest(), 16) % _SEEDS
 
 
 def fresh_cases(puzzle: Puzzle, draws: int) -> list[Case]:
-    """The cases that so many seeds draw, one of each label."""
+    """The random cases of the first `draws` seeds, without repeated labels."""
     drawn: dict[str, Case] = {}
     for case in filter(None, (fresh_case(puzzle, seed) for seed in range(draws))):
         drawn.setdefault(case.label, case)
@@ -160,7 +162,7 @@ def fresh_cases(puzzle: Puzzle, draws: int) -> list[Case]:
 
 
 def _calculated(fn: Callable, args: tuple) -> Any:
-    """What a function gives, on the CPU also where there is a TPU."""
+    """The result of a function, computed on the CPU even if there is a TPU."""
     traced = trace_call(fn, *args)
     if (flat := step_by_step(traced)) is None:
         flat = by_jax(traced.jaxpr, traced.leaves)
@@ -168,7 +170,7 @@ def _calculated(fn: Callable, args: tuple) -> Any:
 
 
 def _read_only(leaf: Any) -> Any:
-    """A copy that cannot be written into: a view, whose `flags` cannot be set back either."""
+    """A read-only copy: a view, whose `flags` cannot be set back."""
     if not isinstance(leaf, np.ndarray):
         return leaf
     copy = leaf.copy()

@@ -1,4 +1,4 @@
-"""What a function may do to the checker: leave settings behind, or an exception; and its words."""
+"""Isolation from the learner's code, and messages for the exceptions that it raises."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from puzzles._rules import Finding, rows, sentence
 
 
 class RejectedError(Exception):
-    """Carries a finding out of the learner's code, to whoever has asked."""
+    """The learner's code has a fault; carries the finding to `judge`."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.rule)
@@ -31,14 +31,14 @@ class RejectedError(Exception):
 
 @contextmanager
 def learners_code(label: str) -> Iterator[None]:
-    """What a learner's code does within it to Python or to JAX's settings ends with it.
+    """Context manager: undo changes of JAX's settings by the learner's code.
 
-    What it raises is a `RejectedError` on the case called `label`.
+    An exception in it becomes a `RejectedError` on the case called `label`.
     """
     before = dict(jax.config.values)
     try:
         with np.errstate():
-            # Which of JAX's functions called tells where an error was made, as in a notebook.
+            # `meanwhile` looks for JAX's own functions in tracebacks.
             jax.config.update("jax_traceback_filtering", "off")
             yield
     except UnreadableError as error:
@@ -46,33 +46,33 @@ def learners_code(label: str) -> Iterator[None]:
     except Exception as error:
         raise RejectedError(raised(error, label)) from None
     finally:
-        after = jax.config.values  # gathered anew each time it is asked for
+        after = jax.config.values  # a new dict at each access
         for name in [name for name, value in before.items() if after.get(name) is not value]:
             jax.config.update(name, before[name])
 
 
 def raised(error: Exception, label: str) -> Finding:
-    """What the learner's exception says."""
+    """The finding for an exception of the learner's code."""
     return Finding("raises", {"says": message_of(error)}, label)
 
 
 def message_of(error: Exception) -> str:
-    """The learner's exception: their line, the gist, the remedy where we know one."""
+    """The message for an exception: the learner's line, the gist, and the remedy if known."""
     if isinstance(error, LoopLimitError):
         return str(error)
     gist = first_sentence(error) + meant(error)
     where = learners_line(error)
     place, line = where or ("", "")
-    whose = f"`{line}` in `{place}`" if line else f"`{place}`"  # typed where no file keeps it
+    whose = f"`{line}` in `{place}`" if line else f"`{place}`"  # no file has typed lines
     launch = launch_of(error)
     whose += f", launched by `{launch}`," if launch else ""
     says = f"{whose} raises\n{gist}" if where else gist
-    known = remedy(f"{type(error).__name__}: {error}", line, meanwhile(error))
-    return "\n".join(filter(None, (says, known, _of_the_call(error))))
+    advice = remedy(f"{type(error).__name__}: {error}", line, meanwhile(error))
+    return "\n".join(filter(None, (says, advice, _of_the_call(error))))
 
 
 def _of_the_call(error: Exception) -> str:
-    """What the call says: prefetched Refs, an index map at fault, arrays without a spec."""
+    """Advice from the call: prefetched Refs, a faulty index map, arrays without a spec."""
     index_map, prefetched = call_at_fault(error)
     last = [frame for frame, _ in walk_tb(error.__traceback__)][-1:]
     by_jax = any(not is_learners(frame.f_code.co_filename) for frame in last)
@@ -84,16 +84,16 @@ def _of_the_call(error: Exception) -> str:
     if isinstance(error, AssertionError) and (kind := params_at_fault(error)):
         return sentence("params_of_a_kind", kind=kind)
     if prefetched and "Pytree for `in_specs`" in str(error):
-        some = f"{prefetched} arrays of the call have"
-        first = some if prefetched > 1 else "array of the call has"
+        several = f"{prefetched} arrays of the call have"
+        first = several if prefetched > 1 else "array of the call has"
         return sentence("prefetched_without_a_spec", prefetched=prefetched, first=first)
     return ""
 
 
 def remedy(gist: str, line: str = "", meanwhile: str = "in a kernel") -> str | None:
-    """What to try about an exception, given "Type: message" and the learner's line, if we know."""
-    for row, found in rows("exceptions", f"{gist}\n{line}\n{meanwhile}"):
-        return row.says.format(*found.groups())
+    """The remedy for an exception, given "Type: message" and the learner's line; or None."""
+    for row, match in rows("exceptions", f"{gist}\n{line}\n{meanwhile}"):
+        return row.says.format(*match.groups())
     return None
 
 
@@ -112,7 +112,7 @@ def _line(frame: FrameType, number: int) -> str:
 
 
 def launch_of(error: BaseException) -> str:
-    """Where a function has several launches, the line of that in whose kernel `error` arose, or ''.
+    """The line of the launch whose kernel raised, if a function has several launches; else "".
 
     It names a result: `da = pl.pallas_call(`.
     """
@@ -128,7 +128,7 @@ def launch_of(error: BaseException) -> str:
 
 
 def meanwhile(error: BaseException) -> str:
-    """What JAX was doing when `error` was raised, as `words.toml` calls it, or ''."""
+    """JAX's activity when `error` was raised, as `words.toml` calls it; "" if unknown."""
     codes = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
     places = {(os.path.basename(code.co_filename), code.co_name) for code in codes}
     calls = [name for file, name in places if file == "pallas_call.py"]
@@ -139,13 +139,13 @@ def meanwhile(error: BaseException) -> str:
     specs = {c.co_name for c in codes if re.search(r"pallas.core\.py$", c.co_filename)}
     if specs & {"to_block_mapping", "__call__"}:
         return "in a kernel's index map"
-    (_, line), known = learners_line(error) or ("", ""), _names(error)
-    far = [n for n in re.findall(r"(\w+)\[", line) if re.search("<(any|hbm)>", str(known.get(n)))]
+    (_, line), names = learners_line(error) or ("", ""), _names(error)
+    far = [n for n in re.findall(r"(\w+)\[", line) if re.search("<(any|hbm)>", str(names.get(n)))]
     return f"in a kernel with {far[0]} in HBM" if far else "in a kernel"
 
 
 def line_of(function: Any) -> str:
-    """The learner's line on which a function begins, or ''."""
+    """The learner's line that begins a function; "" if it is not the learner's."""
     code = getattr(unwrap(function), "__code__", None)
     if code is None or not is_learners(code.co_filename):
         return ""
@@ -153,20 +153,20 @@ def line_of(function: Any) -> str:
 
 
 def meant(error: BaseException) -> str:
-    """What a misspelt name may have meant, of those that the learner's frame or a module holds.
+    """A suggestion for a misspelt name, from the names in the learner's frame or in a module.
 
-    Of a single letter nobody knows, and `_` and `In` are IPython's own.
+    "" for single letters, which match too much. Names such as `_` and `In` are IPython's.
     """
     module, name = getattr(error, "obj", None), getattr(error, "name", None) or ""
-    known = dir(module) if isinstance(module, ModuleType) else []
-    known = [*_names(error)] if isinstance(error, NameError) else known
-    usual = {one for one in known if not one.startswith("_")} - {"In", "Out"}
+    names = dir(module) if isinstance(module, ModuleType) else []
+    names = [*_names(error)] if isinstance(error, NameError) else names
+    usual = {candidate for candidate in names if not candidate.startswith("_")} - {"In", "Out"}
     close = difflib.get_close_matches(name, usual, 1) if len(name) > 1 else []
     return f". Did you mean `{close[0]}`?" if close else ""
 
 
 def _names(error: BaseException) -> dict[str, Any]:
-    """What the names in the learner's innermost frame stand for."""
+    """The variables in the learner's innermost frame, by name."""
     own = _own_frames(error)
     return own[-1][0].f_globals | own[-1][0].f_locals if own else {}
 
@@ -182,7 +182,7 @@ def _own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
 
 
 def first_sentence(error: BaseException) -> str:
-    """The gist of an exception: its type and the first line that says something."""
+    """The gist of an exception: its type and the first line of its message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = re.sub(r"\s+", " ", lines[0]).rstrip(":") if lines else "no message"
     text = re.sub(r" There are \d+ mismatches, including$", "", text)

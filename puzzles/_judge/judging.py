@@ -1,5 +1,4 @@
-"""The verdict on a function: the questions in their order, and then who explains. Nothing is
-printed here."""
+"""The verdict on a function: the questions in their order, then the explainers."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ from puzzles._rules import RULES, Finding, sentence
 
 @dataclass(frozen=True)
 class Question:
-    """Questions, each of which gives a `Finding` or None, and of what: they are asked of the first
-    one all, then of the next."""
+    """Functions that return a `Finding` or None, applied to each item that `of` returns."""
 
     of: Callable[[Answer], Sequence | Iterator]
     questions: Sequence[Callable]
@@ -39,7 +37,7 @@ def drawn_case(answer: Answer) -> list[Run]:
 
 
 def at_a_glance(answer: Answer) -> list[Run]:
-    """The first case, of which the rung wants a part seen before all else."""
+    """The first case with only the cheap part of `observe`, if the puzzle has a `glance`."""
     return [] if answer.puzzle.glance is None else [answer.on(_part(answer.runs[0].case))]
 
 
@@ -55,7 +53,7 @@ PLAINLY = (values.accepted, values.same_form, values.same_numbers, work.audit)
 
 ITS_CODE = Question(lambda answer: [answer.code], (error.rule_of_itself,))
 
-# Of an answer with kernels, in this order; the first finding is the verdict.
+# For answers with kernels, in this order; the first finding is the verdict.
 QUESTIONS = (
     ITS_CODE,
     Question(at_a_glance, (*READ, *NUMBERS)),  # a wrong result before its gradients
@@ -64,13 +62,13 @@ QUESTIONS = (
     Question(memory.smallest_first, (memory.copies,)),
     Question(memory.simulated, (memory.same_in_simulator,)),
     Question(each_case, (work.audit,)),
-    DRAWN,  # before costs: what is wrong at other sizes is no matter of cost
+    DRAWN,  # before costs: fix wrong results first
     Question(work.at_production_scale, (memory.blocks_at_scale, work.rounds, dearer)),
     Question(each_case, (tpu.lowers,)),
     Question(lambda answer: [answer], (tpu.compiles,)),
     Question(drawn_case, (tpu.lowers,)),
 )
-# Of one without.
+# For answers without kernels.
 PLAIN_QUESTIONS = (
     ITS_CODE,
     Question(each_case, PLAINLY),
@@ -79,9 +77,9 @@ PLAIN_QUESTIONS = (
 )
 
 
-# Who may know why numbers are wrong, and which part of the verdict that would be: of each part the
-# first answer stays. The cheap ones are asked first, and who tries something does so while there is
-# time. When a mistake on record gives these numbers, nothing more is looked for.
+# Functions that explain wrong numbers, each with its part of the verdict: the first explanation of
+# a part counts. Cheap functions come first, and functions that run variants stop when time is up.
+# If a known mistake gives the same numbers, the rest is skipped.
 EXPLAINERS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
     ("picture", by_facts.map_of_blocks),
     ("listing", by_facts.numbers_listed),
@@ -100,7 +98,7 @@ EXPLAINERS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
 def judge(puzzle: Puzzle, fn: Callable, **how: Any) -> Verdict:
     """The verdict on `fn` as an answer to `puzzle`; raises nothing for a learner's fault.
 
-    how: `seed`, `thorough`, `compiler` and `patience`, as an `Answer` takes them.
+    how: `seed`, `thorough`, `compiler` and `patience` of `Answer`.
     """
     answer = Answer(puzzle, fn, **how)
     with keeping_traces():
@@ -108,7 +106,7 @@ def judge(puzzle: Puzzle, fn: Callable, **how: Any) -> Verdict:
 
 
 def judge_fresh(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
-    """The verdict on `fn` by the case that `seed` draws, and by no other."""
+    """The verdict on `fn` on the random case of `seed` only."""
     answer = Answer(puzzle, fn, seed)
     refused = _refused(answer, (DRAWN,), (Question(drawn_case, PLAINLY),))
     return refused or Verdict(True, "passed", lesson(puzzle), None, puzzle.name)
@@ -117,42 +115,42 @@ def judge_fresh(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
 def _refused(
     answer: Answer, with_kernels: Sequence[Question], plain: Sequence[Question]
 ) -> Verdict | None:
-    """What the questions find, "unsolved" where a gap is left open; None if they find nothing."""
+    """The verdict of the first finding, "unsolved" if a gap is left; None if all is right."""
     questions = with_kernels if answer.puzzle.kernel else plain
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = unsolved.untouched(answer.code)
-        if found is not None:
-            return _verdict_of(answer, None, found)
-        run, found = first_finding(answer, questions)
-        if found is None:
+        finding = unsolved.untouched(answer.code)
+        if finding is not None:
+            return _verdict_of(answer, None, finding)
+        run, finding = first_finding(answer, questions)
+        if finding is None:
             return None
         left = unsolved.left_open(answer.code)
-        return _verdict_of(answer, None, left) if left else _verdict_of(answer, run, found)
+        return _verdict_of(answer, None, left) if left else _verdict_of(answer, run, finding)
 
 
 def first_finding(
     answer: Answer, questions: Sequence[Question]
 ) -> tuple[Run | None, Finding | None]:
-    """The first finding of some questions, and what it is about."""
-    for asked in questions:
+    """The item (a run, say) of the first finding, and the finding; or (None, None)."""
+    for group in questions:
         of = None
         try:
-            for of in asked.of(answer):
-                for question in asked.questions:
-                    if (found := question(of)) is not None:
-                        return of, found
+            for of in group.of(answer):
+                for question in group.questions:
+                    if (finding := question(of)) is not None:
+                        return of, finding
         except RejectedError as rejected:
             return of, rejected.finding
     return None, None
 
 
-def _verdict_of(answer: Answer, run: Run | None, found: Finding) -> Verdict:
-    """A finding as a verdict, with what explains it, and how to meet its case again."""
-    puzzle, rule = answer.puzzle, RULES[found.rule]
+def _verdict_of(answer: Answer, run: Run | None, finding: Finding) -> Verdict:
+    """The verdict of a finding, with explanations, and the seed of a random case."""
+    puzzle, rule = answer.puzzle, RULES[finding.rule]
     parts, seed, notes = {}, None, []
     if isinstance(run, Run):
-        parts = _explained(run) if found.rule == "numbers" else {}
+        parts = _explained(run) if finding.rule == "numbers" else {}
         if run.case.fresh:
             seed = run.case.seed
             notes.append(sentence("drawn_for_your_code", puzzle=puzzle.name, seed=seed))
@@ -162,25 +160,25 @@ def _verdict_of(answer: Answer, run: Run | None, found: Finding) -> Verdict:
     return Verdict(
         False,
         rule.stage,
-        f"{found.says}{like}{parts.get('listing', '')}",
+        f"{finding.says}{like}{parts.get('listing', '')}",
         diagnosis=parts.get("diagnosis"),
         puzzle=puzzle.name,
-        case=found.case,
+        case=finding.case,
         picture=parts.get("picture"),
         notes=tuple(notes),
         seed=seed,
-        title=found.title or rule.title,
+        title=finding.title or rule.title,
         first=sentence("look_first", says=parts["first"]) if "first" in parts else None,
-        rule=found.rule,
+        rule=finding.rule,
         launches=vars(run).get("launches", ()) if isinstance(run, Run) else (),
     )
 
 
 def _explained(run: Run) -> dict[str, str]:
-    """The parts of a verdict that say why."""
+    """The parts of a verdict that explain wrong numbers."""
     parts: dict[str, str] = {}
     for part, ask in EXPLAINERS:
         if part not in parts and "diagnosis" not in parts:
-            if (said := ask(run)) is not None:
-                parts[part] = said
+            if (text := ask(run)) is not None:
+                parts[part] = text
     return parts

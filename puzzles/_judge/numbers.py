@@ -1,4 +1,4 @@
-"""Are two arrays equal, up to rounding? Where are they not, and by how much?"""
+"""Comparing arrays up to rounding: the places and the sizes of their differences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from puzzles._puzzle import Tolerance
 
-# Relative tolerance by the width of the mantissa; a TPU rounds the operands of f32 dots to bf16.
+# Relative tolerances by dtype; a TPU rounds the operands of f32 dots to bf16.
 _TOLERANCE = {"float32": 2e-5, "bfloat16": 1e-2, "float16": 2e-3, "float64": 1e-12}
 _TPU_TOLERANCE = 2e-2
 
@@ -24,9 +24,10 @@ def on_tpu() -> bool:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Where two arrays of equal shape differ: `wrong` marks the elements, `first` indexes one.
+    """A difference of two arrays of equal shape.
 
-    excess: the largest error, in units of what is allowed there.
+    wrong: marks the wrong elements. first: the index of the first wrong element.
+    excess: the largest error, in units of the tolerance there.
     """
 
     wrong: np.ndarray
@@ -37,27 +38,27 @@ class Mismatch:
 
 
 def compare(want: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Mismatch | None:
-    """The first disagreement of two arrays of one shape, or None.
+    """The mismatch of two arrays of equal shape, or None.
 
     `tolerance` is relative, and absolute in units of the root mean square of `want`.
     """
     want, got = np.asarray(want), np.asarray(got)
-    if np.array_equal(want, got):  # a tenth of the time that tolerances take
+    if np.array_equal(want, got):  # ten times faster than comparing with tolerances
         return None
-    found = _errors(want, got, tolerance)
-    wrong = found > 1
+    errors = _errors(want, got, tolerance)
+    wrong = errors > 1
     if not wrong.any():
         return None
     first = tuple(int(n) for n in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
-    return Mismatch(wrong, first, want[first], got[first], float(found.max()))
+    return Mismatch(wrong, first, want[first], got[first], float(errors.max()))
 
 
 def _errors(
     want: np.ndarray, got: np.ndarray, tolerance: Tolerance, neighbours: bool = False
 ) -> np.ndarray:
-    """Each element's error in units of what is allowed there: 1 is the limit.
+    """The error of each element in units of the tolerance there: 1 is the limit.
 
-    What is no float, or not finite, is equal or infinitely far.
+    Integers, bools and values that are not finite have the error 0 or infinity.
     """
     if want.dtype.kind in "biu":
         return np.where(want == got, 0.0, np.inf)
@@ -67,22 +68,22 @@ def _errors(
     with np.errstate(all="ignore"):
         digit = np.abs(np.spacing(want)).astype(np.float64) if neighbours else 0.0
         off = np.maximum(np.abs(g - w) - digit, 0)
-        found = off / (tolerance_of(want, tolerance) * (np.abs(w) + size))
+        errors = off / (tolerance_of(want, tolerance) * (np.abs(w) + size))
     same = (g == w) | (np.isnan(g) & np.isnan(w))
-    return np.where(same, 0.0, np.where(finite & ~np.isnan(found), found, np.inf))
+    return np.where(same, 0.0, np.where(finite & ~np.isnan(errors), errors, np.inf))
 
 
 def tolerance_of(want: np.ndarray, tolerance: Tolerance) -> float:
-    """The tolerance that numbers like `want` are held to: the puzzle's, or their dtype's."""
-    given = tolerance.get(want.dtype.name) if isinstance(tolerance, Mapping) else tolerance
-    usual = _TOLERANCE.get(want.dtype.name, 1e-2) if given is None else given
+    """The tolerance for arrays of the dtype of `want`: the puzzle's, or the dtype's default."""
+    own = tolerance.get(want.dtype.name) if isinstance(tolerance, Mapping) else tolerance
+    usual = _TOLERANCE.get(want.dtype.name, 1e-2) if own is None else own
     return max(usual, _TPU_TOLERANCE) if on_tpu() else usual
 
 
 def largest_error(want: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> float:
-    """The largest error of two arrays of one shape in units of the tolerance; 1 is the limit.
+    """The largest error of two arrays of equal shape in units of the tolerance; 1 is the limit.
 
-    A last digit of the dtype is forgiven, which one number rounded twice may differ by.
+    A difference in the last digit of the dtype counts as 0: rounding twice may cause it.
     """
     errors = _errors(np.asarray(want), np.asarray(got), tolerance, neighbours=True)
     return float(errors.max(initial=0))

@@ -1,5 +1,5 @@
-"""Whose is it? An answer's own launches and lines, its work outside kernels, and which output of
-which launch becomes a result."""
+"""The origin of results and equations: the launch of a result, the line of an equation, and the
+work outside kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from puzzles._judge import source
 from puzzles._launch import Launch, Operand, Traced
 from puzzles._program import LAYOUT, PALLAS_CALL, inner_equations
 
-# Layout only, of one array: no number changes but by a cast.
+# Layout of a single array: only casts change numbers.
 _FREE = LAYOUT - {"concatenate", "rev"}
 _FREE |= {"convert_element_type", "bitcast_convert_type", "get", "swap", "optimization_barrier"}
 
@@ -37,14 +37,14 @@ class Origin:
 
 
 def origin(traced: Traced, position: int, marks: np.ndarray) -> Origin | None:
-    """Where the flat result `position` comes from, if only layout lies between; else None."""
+    """The launch's output that becomes flat result `position`; None if more than layout follows."""
     source = traced.graph.results[position]
     while (node := source.node) is not None:
         if node.equation.primitive.name == PALLAS_CALL:
             launch = traced.launches[traced.graph.calls.index(node)]
             operand = launch.outputs[source.index]
-            known = marks.shape == operand.shape and len(operand.blocks)
-            return Origin(launch, operand, marks) if known else None
+            fits = marks.shape == operand.shape and len(operand.blocks)
+            return Origin(launch, operand, marks) if fits else None
         if (undo := _undo(node.equation)) is None:
             return None
         marks = undo(marks)
@@ -53,7 +53,7 @@ def origin(traced: Traced, position: int, marks: np.ndarray) -> Origin | None:
 
 
 def _undo(equation: JaxprEqn) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Marks on an equation's result, moved to its operand; None where numbers are mixed."""
+    """A function that moves marks from an equation's result to its operand; None if it cannot."""
     name, p = equation.primitive.name, equation.params
     shape = getattr(equation.invars[0].aval, "shape", ())
     if name in ("convert_element_type", "copy", "optimization_barrier", "stop_gradient"):
@@ -67,8 +67,8 @@ def _undo(equation: JaxprEqn) -> Callable[[np.ndarray], np.ndarray] | None:
         def cut(marks: np.ndarray) -> np.ndarray:
             whole = np.zeros(shape, bool)
             strides = p["strides"] or (1,) * len(shape)
-            kept = zip(p["start_indices"], p["limit_indices"], strides, strict=True)
-            whole[tuple(slice(*one) for one in kept)] = marks
+            bounds = zip(p["start_indices"], p["limit_indices"], strides, strict=True)
+            whole[tuple(slice(*bound) for bound in bounds)] = marks
             return whole
 
         return cut
@@ -76,18 +76,21 @@ def _undo(equation: JaxprEqn) -> Callable[[np.ndarray], np.ndarray] | None:
 
 
 def equations_outside(traced: Traced, allowed: Sequence[str] = ()) -> list[JaxprEqn]:
-    """Each floating-point equation outside kernels that uses data.
+    """The floating-point equations outside kernels that depend on data.
 
-    Free are layout, casts, integer and boolean work, what is computed from constants alone, what
-    a rung's `observe` does, and the primitives in `allowed`.
+    Not counted: layout, casts, integer and boolean work, computation on constants, the puzzle's
+    `observe`, and the primitives in `allowed`.
     """
     free = _FREE | {PALLAS_CALL} | set(allowed)
     fed = [
-        one for node in traced.graph.nodes if node.on_data for one in inner_equations(node.equation)
+        inner
+        for node in traced.graph.nodes
+        if node.on_data
+        for inner in inner_equations(node.equation)
     ]
     return [
         equation
-        for equation in {id(one): one for one in fed}.values()  # those in a loop are met again
+        for equation in {id(inner): inner for inner in fed}.values()  # a loop may repeat some
         if equation.primitive.name not in free
         and not observed(equation)
         and any(
@@ -99,7 +102,7 @@ def equations_outside(traced: Traced, allowed: Sequence[str] = ()) -> list[Jaxpr
 
 
 def where_made(equation: JaxprEqn) -> str:
-    """The learner's line, or that it is in the backward pass."""
+    """The learner's line in words, or ", in the backward pass"; "" if it is not known."""
     if _in_backward_pass(equation):
         return ", in the backward pass"
     line = line_of(equation)
@@ -107,7 +110,7 @@ def where_made(equation: JaxprEqn) -> str:
 
 
 def _in_backward_pass(equation: JaxprEqn) -> bool:
-    """There JAX knows no other line than that of the call which is differentiated."""
+    """True in a backward pass, for which JAX only has the line of the differentiated call."""
     return "transpose(" in str(equation.source_info.name_stack)
 
 
@@ -124,7 +127,7 @@ def file_of(equation: JaxprEqn) -> str:
 
 
 def observed(equation: JaxprEqn) -> bool:
-    """Whether a rung's author made it, to observe the learner's function."""
+    """True if the equation comes from an author cell, which observes the learner's function."""
     frame = _frame(equation)
     return frame is not None and source.author_wrote(frame.file_name, frame.line_num)
 
@@ -133,4 +136,4 @@ def _frame(equation: JaxprEqn) -> Any:
     """The innermost frame that is neither JAX's nor the engine's."""
     traceback = equation.source_info.traceback
     frames = traceback.frames if traceback is not None else ()
-    return next((one for one in frames if source.is_learners(one.file_name)), None)
+    return next((frame for frame in frames if source.is_learners(frame.file_name)), None)

@@ -1,4 +1,4 @@
-"""The learner's own text: is it a starter still, what does it name, and whose is a line?"""
+"""The source of an answer: gaps that are left, names that it uses, and owners of lines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def unwrap(fn: Any) -> Any:
 
 
 def lines_of(fn: Any) -> list[str]:
-    """The lines of a function, without blank ones and comments; none where they are not known."""
+    """The lines of a function, without blank lines and comments; [] if they are not known."""
     try:
         lines = inspect.getsource(unwrap(fn)).splitlines()
     except (TypeError, OSError):
@@ -44,11 +44,11 @@ def lines_of(fn: Any) -> list[str]:
 
 
 class Code:
-    """What a learner has written for a puzzle, read once.
+    """The learner's code for a puzzle, read once.
 
-    runs: the function without `jax.jit` around it. function: the same, where that is a plain
-    function; else None. names: those of its module. written: the functions that are to be filled
-    in, by name; None of one that is gone. text: the source of it all; "" where that is not known.
+    runs: the function without `jax.jit` around it. function: `runs` if it is a plain function;
+    else None. names: the globals of its module. written: the functions with gaps, by name, or None
+    if one is missing. text: the source of these functions; "" if it is not known.
     """
 
     def __init__(self, puzzle: Puzzle, fn: Callable) -> None:
@@ -60,16 +60,16 @@ class Code:
         if puzzle.name in self.written:
             self.written[puzzle.name] = plain
         own = (plain, *self.written.values())
-        self.text = "\n".join(line for one in own for line in lines_of(one))
+        self.text = "\n".join(line for fn in own for line in lines_of(fn))
 
     @cached_property
     def _trees(self) -> dict[str, ast.FunctionDef]:
-        """What is written, by name, where its source is known."""
+        """The parsed functions of `written` whose source is known, by name."""
         trees = {name: _parsed(fn) for name, fn in self.written.items()}
         return {name: tree for name, tree in trees.items() if tree is not None}
 
     def with_names(self, names: dict[str, Any]) -> FunctionType:
-        """A copy of `function` for which the names of its module stand for something else."""
+        """A copy of `function` with other globals."""
         fn = self.function
         assert fn is not None
         copy = FunctionType(fn.__code__, names, fn.__name__, fn.__defaults__, fn.__closure__)
@@ -78,9 +78,9 @@ class Code:
 
     @property
     def starter(self) -> str | None:
-        """The name of a function that is as it was handed out, or None.
+        """The name of an unchanged function, or None.
 
-        A function is untouched if it holds only `...`; a bug to find is untouched if every
+        A function is unchanged if it holds only `...`; a bug to find is unchanged if every
         function still equals the starter.
         """
         for name, tree in self._trees.items():
@@ -91,7 +91,7 @@ class Code:
 
     @property
     def gap(self) -> tuple[str, str] | None:
-        """(function, line of code) where a `...` still stands for a value, or None."""
+        """(function, line of code) of a `...` that is left as a value, or None."""
         for name, tree in self._trees.items():
             for place in _regions.ellipsis_values(tree):
                 line = place.lineno if hasattr(place, "lineno") else 1
@@ -100,7 +100,7 @@ class Code:
         return None
 
     def rule_of_itself(self) -> tuple[str, str] | None:
-        """(rule, function): a rule of differentiation that differentiates its own function."""
+        """(rule, function) if a derivative rule differentiates its own function, or None."""
         for name, value in self.names.items():
             rule = getattr(value, "bwd", None) if isinstance(value, jax.custom_vjp) else None
             tree = self._trees.get(getattr(rule, "__name__", ""))
@@ -110,12 +110,12 @@ class Code:
 
     @property
     def same_spec(self) -> bool:
-        """False if the spec beside it differs from the puzzle's in its code."""
+        """False if the spec in the learner's module differs in code from the puzzle's."""
         theirs = self.names.get(self.puzzle.spec.__name__)
         if theirs is None or theirs is self.puzzle.spec:
             return True
-        mine, other = _parsed(theirs), _parsed(self.puzzle.spec)
-        return mine is None or other is None or _regions.same_code(mine, other)
+        a, b = _parsed(theirs), _parsed(self.puzzle.spec)
+        return a is None or b is None or _regions.same_code(a, b)
 
     def as_handed_out(self) -> list[str]:
         """The names of the functions that still equal the starter's."""
@@ -125,7 +125,7 @@ class Code:
 
 @functools.lru_cache(maxsize=64)
 def _parsed(fn: Any) -> ast.FunctionDef | None:
-    """A function's definition, or None where its source is not known."""
+    """A function's definition, or None if its source is not known."""
     try:
         return _regions.parse_function(inspect.getsource(fn))
     except (TypeError, OSError):
@@ -133,17 +133,17 @@ def _parsed(fn: Any) -> ast.FunctionDef | None:
 
 
 def _derivatives(node: ast.FunctionDef) -> Iterator[ast.AST]:
-    """What a function hands to `jax.grad` and its like, and inner functions that it names there."""
-    own = {one.name: one for one in ast.walk(node) if isinstance(one, ast.FunctionDef)}
-    for call in (one for one in ast.walk(node) if isinstance(one, ast.Call)):
+    """Yield the arguments of calls such as `jax.grad`, and inner functions that they name."""
+    own = {inner.name: inner for inner in ast.walk(node) if isinstance(inner, ast.FunctionDef)}
+    for call in (inner for inner in ast.walk(node) if isinstance(inner, ast.Call)):
         if getattr(call.func, "attr", getattr(call.func, "id", "")) in _DERIVATIVES:
-            for given in call.args:
-                yield given
-                yield from (own[name] for name in _ids(given) & set(own))
+            for argument in call.args:
+                yield argument
+                yield from (own[name] for name in _ids(argument) & set(own))
 
 
 def _ids(node: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
 @functools.cache
@@ -153,7 +153,7 @@ def _starter(puzzle: Puzzle) -> dict[str, ast.FunctionDef]:
 
 @functools.cache
 def handed_out(puzzle: Puzzle) -> frozenset[str]:
-    """The lines of the functions that are handed out whole."""
+    """The lines of the functions without gaps."""
     lines = [line.strip() for line in puzzle.starter_text.splitlines()]
     whole = [node for name, node in _starter(puzzle).items() if name not in puzzle.blanks]
     return frozenset(line for n in whole for line in lines[n.lineno - 1 : n.end_lineno])
@@ -161,23 +161,23 @@ def handed_out(puzzle: Puzzle) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=256)
 def author_wrote(filename: str, number: int) -> bool:
-    """True for a line of an author cell: it calls the learner's function, and is not theirs."""
+    """True for a line of an author cell, which may call the learner's function."""
     lines = linecache.getlines(filename)[:number]
     return any(line.startswith("# %%") and '"author"' in line for line in lines)
 
 
 @functools.cache
 def is_learners(filename: str) -> bool:
-    """True for a notebook cell or a learner's file, false for JAX, Python and this package."""
+    """True for a notebook cell or a learner's file; False for JAX, Python and the engine."""
     if filename.startswith("<") and not filename.startswith("<ipython"):
         return filename.count(":") == 1 or filename == "<stdin>"
     path = os.path.abspath(filename)
-    if os.path.commonpath([path, _PACKAGE]) == _PACKAGE:  # a ladder's modules are like a learner's
+    if os.path.commonpath([path, _PACKAGE]) == _PACKAGE:  # a ladder's modules count as a learner's
         ladder = os.path.dirname(os.path.relpath(path, _PACKAGE))
         return bool(ladder) and not ladder.startswith("_")
     return "site-packages" not in path and not path.startswith(_LIBRARIES)
 
 
 def is_function(fn: object) -> bool:
-    """True for what `check` can judge: a function, possibly jitted or a partial."""
+    """True for objects that `check` can judge: a function, possibly jitted or a partial."""
     return callable(fn) and isinstance(unwrap(fn), FunctionType)

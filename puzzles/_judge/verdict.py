@@ -1,4 +1,4 @@
-"""A verdict as data and text; on a pass the lesson, the cost next to the reference's, remarks."""
+"""A verdict as data and text; on a pass the lesson, the costs next to the reference's, notes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ _CHIP = CHIPS["v5e"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `judge` found, at the first stage that failed; `str()` gives all of it.
+    """The result of `judge`: a pass, or the first finding; `str()` has the whole text.
 
-    says: where, what, what to try. diagnosis: the mistake that the numbers match, in its own words.
-    picture: right and wrong blocks as text. receipt: what the launch costs, on a pass, and details:
-    its parts, to be unfolded. notes: more lines, such as progress. seed: what drew the fresh case,
-    where that is the case that failed. title: in place of the stage's own. first: what may explain
-    all of it, to be read before the rest. rule: what decided, a name in `RULES`; empty on a pass.
+    says: the place, the fault and the remedy. diagnosis: the message of the known mistake that
+    gives the same numbers. picture: right and wrong blocks as text.
+    receipt: on a pass, the cost of the launch; details: its parts, folded in a notebook.
+    notes: more lines, such as progress. seed: of the random case, if the answer fails it.
+    title: replaces the title of the stage. first: the likely cause, shown before the rest.
+    rule: the name of the broken rule in `RULES`; "" on a pass.
     launches: the answer's launches on the case that decided; () if there is nothing to draw.
     """
 
@@ -71,7 +72,7 @@ class Verdict:
         folded = f"\n\n{_indent(self.details)}" if self.details else ""
         return f"{self.headline}\n{body}{folded}"
 
-    __repr__ = __str__  # what a notebook keeps as plain text
+    __repr__ = __str__  # the plain text in a notebook
 
 
 def _indent(text: str) -> str:
@@ -94,14 +95,14 @@ def passed(answer: Answer) -> Verdict:
 
 
 def lesson(puzzle: Puzzle) -> str:
-    """The first sentence of what the rung explains."""
+    """The first sentence of the puzzle's `explain`."""
     flat = " ".join(puzzle.explain.split())
     end = flat.find(". ")
     return flat if end < 0 else flat[: end + 1]
 
 
 def _receipt(answer: Answer) -> tuple[str | None, str | None]:
-    """What the launches cost, and details: at production scale, or on the case that moves most."""
+    """The cost of the launches, and details: at the production shape, or on the largest case."""
     puzzle = answer.puzzle
     if not puzzle.kernel:
         last = answer.runs[-1]
@@ -118,53 +119,53 @@ def _receipt(answer: Answer) -> tuple[str | None, str | None]:
     )
     if puzzle.axes:
         run = max(answer.runs, key=lambda run: run.played.wire.seconds)
-        told, rows = wire_line(run.label, run.played.wire), wire_rows(run.played.wire, _CHIP.name)
-        return told, f"{receipt_text(run.launches, ran=ran, title=run.label)}\n{rows}".strip()
+        text, rows = wire_line(run.label, run.played.wire), wire_rows(run.played.wire, _CHIP.name)
+        return text, f"{receipt_text(run.launches, ran=ran, title=run.label)}\n{rows}".strip()
     if (scale := answer.scale) is not None:
         return line(puzzle, scale.label, scale.mine, scale.par), beside(scale, ran)
-    largest = max(answer.runs, key=lambda run: sum(one.hbm_bytes for one in run.launches))
-    told = line(puzzle, largest.label, Cost(largest.launches, ()))
+    largest = max(answer.runs, key=lambda run: sum(launch.hbm_bytes for launch in run.launches))
+    summary = line(puzzle, largest.label, Cost(largest.launches, ()))
     text = receipt_text(largest.launches, ran=ran, title=largest.label)
-    return told, text
+    return summary, text
 
 
 def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
-    """What is worth a sentence beside a pass; that nothing was launched stands in its details."""
+    """Yield notes on a pass. The details, if there are some, say that nothing was launched."""
     if not answer.puzzle.kernel:
         if details is None:
             yield sentence("no_kernel")
         return
-    launches = [one for run in answer.runs for one in run.launches]
-    if not on_tpu() and not all(one.settings.interpret for one in launches):
+    launches = [launch for run in answer.runs for launch in run.launches]
+    if not on_tpu() and not all(launch.settings.interpret for launch in launches):
         yield sentence("interpret_left_out")
     if re.search(r"interpret\s*=\s*True\b", answer.code.text):
         yield sentence("interpret_always")
 
 
-def line(puzzle: Puzzle, label: str, mine: Cost, par: Cost | None = None) -> str:
-    """The number that the rung is about, and what bounds it: "At N=512: 6 steps; at least ..."."""
-    plainly = f"{mine.steps:,} step{'s' * (mine.steps != 1)}, {amount(mine.bytes)} moved"
-    told = _par(puzzle, mine, par or mine) or plainly
-    return f"At {label}: {'; '.join(filter(None, (told, time_words(mine.launches, _CHIP))))}."
+def line(puzzle: Puzzle, label: str, cost: Cost, par: Cost | None = None) -> str:
+    """The headline metric of the puzzle, and a bound: "At N=512: 6 steps; at least ..."."""
+    plainly = f"{cost.steps:,} step{'s' * (cost.steps != 1)}, {amount(cost.bytes)} moved"
+    metric = _par(puzzle, cost, par or cost) or plainly
+    return f"At {label}: {'; '.join(filter(None, (metric, time_words(cost.launches, _CHIP))))}."
 
 
 def beside(scale: Scale, ran: tuple[str, ...]) -> str:
-    """Both costs as a table, of what is not zero; what is made outside only where it differs."""
-    mine, par = scale.mine, scale.par
-    made, theirs = (f"at most {size}" for size in amounts(mine.outside, par.outside))
-    several = mine.steps > 1 or any(one.copies for one in mine.launches)
+    """Both costs as a table, without rows of zeros; "made outside" only if it differs."""
+    cost, par = scale.mine, scale.par
+    outside, theirs = (f"at most {size}" for size in amounts(cost.outside, par.outside))
+    several = cost.steps > 1 or any(launch.copies for launch in cost.launches)
     rows: list[tuple[str, str, str]] = [
         (name, a, b)
         for name, worth, a, b in (
-            ("grid", mine.grids != "()", mine.grids, par.grids),
-            ("steps", mine.steps > 1, f"{mine.steps:,}", f"{par.steps:,}"),
-            ("with dots", mine.with_dots, f"{mine.with_dots:,}", f"{par.with_dots:,}"),
-            ("blocks", several, f"{mine.transfers:,} moved", f"{par.transfers:,} moved"),
-            ("HBM", mine.bytes, *amounts(mine.bytes, par.bytes)),
-            ("made outside", False, made, theirs),
-            ("VMEM", mine.vmem, *amounts(mine.vmem, par.vmem)),
-            ("SMEM", mine.smem, *amounts(mine.smem, par.smem)),
-            ("FLOPs", mine.dots, scaled(mine.flops), scaled(par.flops)),
+            ("grid", cost.grids != "()", cost.grids, par.grids),
+            ("steps", cost.steps > 1, f"{cost.steps:,}", f"{par.steps:,}"),
+            ("with dots", cost.with_dots, f"{cost.with_dots:,}", f"{par.with_dots:,}"),
+            ("blocks", several, f"{cost.transfers:,} moved", f"{par.transfers:,} moved"),
+            ("HBM", cost.bytes, *amounts(cost.bytes, par.bytes)),
+            ("made outside", False, outside, theirs),
+            ("VMEM", cost.vmem, *amounts(cost.vmem, par.vmem)),
+            ("SMEM", cost.smem, *amounts(cost.smem, par.smem)),
+            ("FLOPs", cost.dots, scaled(cost.flops), scaled(par.flops)),
         )
         if worth or a != b
     ]
@@ -174,21 +175,21 @@ def beside(scale: Scale, ran: tuple[str, ...]) -> str:
         rows = [("", "yours", "reference"), *rows]
     wide = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{name:<{wide[0]}}  {a:<{wide[1]}}  {b}".rstrip() for name, a, b in rows]
-    told = {
-        "time": causes_words(mine.launches, _CHIP),
-        "stored": stored(mine.launches),
-        "ran": ", ".join(ran) if mine.steps > 1 else "",
+    texts = {
+        "time": causes_words(cost.launches, _CHIP),
+        "stored": stored(cost.launches),
+        "ran": ", ".join(ran) if cost.steps > 1 else "",
     }
-    lines += [f"{name:<{wide[0]}}  {text}" for name, text in told.items() if text]
+    lines += [f"{name:<{wide[0]}}  {text}" for name, text in texts.items() if text]
     return "\n".join(lines)
 
 
-def _par(puzzle: Puzzle, mine: Cost, par: Cost) -> str | None:
-    """The number that the rung is about: 'dots in 36 of 64 steps (the reference: 28 of 64)'."""
+def _par(puzzle: Puzzle, cost: Cost, par: Cost) -> str | None:
+    """The headline metric: 'dots in 36 of 64 steps (the reference: 28 of 64)'; or None."""
     if puzzle.par is None:
         return None
     try:
-        told, theirs = puzzle.par(*mine.launches), puzzle.par(*par.launches)
-    except Exception:  # the author asks for operands that this launch does not have
+        metric, theirs = puzzle.par(*cost.launches), puzzle.par(*par.launches)
+    except Exception:  # `par` may need operands that this launch lacks
         return None
-    return f"{told} (the reference: {theirs})" if theirs and told != theirs else told
+    return f"{metric} (the reference: {theirs})" if theirs and metric != theirs else metric

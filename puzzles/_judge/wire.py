@@ -1,4 +1,4 @@
-"""What a program sends between devices, as rows of a receipt."""
+"""The traffic of a program between devices, as rows of a receipt."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def on_chips(traced: Traced, chip: str) -> DevicesRun:
 
 
 def wire_line(label: str, wire: Wire) -> str:
-    """A sentence beside a pass: what a device sends in a case, and how long that takes on v5e."""
+    """A sentence on a pass: the bytes that a device sends in a case, and the time on v5e."""
     size = max(sum(wire.sent(device).values()) for device in range(wire.devices))
     facts = dict(label=label, size=amount(size), whole=seconds_words(wire.seconds), chip="v5e")
     return sentence("wire_line", **facts)
 
 
 def wire_rows(wire: Wire, chip: str) -> str:
-    """What the device that sends most sends, how long the wire takes, and what hides behind it."""
+    """Rows on the device that sends most: its copies, the time on the wire, and the overlap."""
     if not wire.transfers:
         return ""
     device = max(range(wire.devices), key=lambda n: sum(wire.sent(n).values()))

@@ -41,7 +41,7 @@ def _observe(equation: JaxprEqn, values: Values, results: Values) -> None:
         return
     line = text_of(equation.source_info)
     if not line or user_frame(equation.source_info).file_name.startswith(_PACKAGE):
-        return  # another rung's answer
+        return  # another puzzle's answer
     given = operands[-1]  # of a division, what by
     number = np.broadcast_to(given, wrong.shape)[wrong][0] if name not in _SUMS else 0
     what = f"it divides by {number:g}" if name == "div" else f"its `{name}` is given {number:g}"

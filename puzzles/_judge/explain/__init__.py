@@ -1,1 +1,1 @@
-"""Why are the numbers wrong? By facts of the run, or by trying something, while there is time."""
+"""Explanations of wrong numbers, from facts of the run or by running variants of the answer."""

@@ -1,4 +1,4 @@
-"""Why are the numbers wrong? What states a fact of a run: a run in, a sentence out, or None."""
+"""Explanations of wrong numbers by facts of a run: functions that return a sentence, or None."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from puzzles._rules import sentence
 from puzzles._simulator import first_not_finite
 
 _NEAR = 10.0  # times the tolerance
-_ROUNDED = 0.05  # relatively: a number and a sum of some, rounded to bf16, are no farther off
+_ROUNDED = 0.05  # relative error: rounding numbers and short sums to bf16 stays below it
 _WHOLE = 20  # elements of a vector that is printed whole
-_LARGE = 2_000_000  # elements that are compared at leisure
+_LARGE = 2_000_000  # elements; a comparison of more is too slow
 _SIDE = 8  # blocks shown along an axis
 
 
 def map_of_blocks(run: Run) -> str | None:
-    """Right and wrong blocks, drawn."""
+    """A map of the right and the wrong blocks."""
     return None if run.place is None else block_map(run.place.operand, run.place.marks)
 
 
 def numbers_listed(run: Run) -> str | None:
-    """A short result of a function without a kernel, whole, beside the spec's."""
+    """All numbers of a short result of a function without a kernel, next to the spec's."""
     position, want, _ = run.mismatch
     if run.puzzle.kernel or want.ndim != 1 or want.size > _WHOLE:
         return None
@@ -38,28 +38,28 @@ def numbers_listed(run: Run) -> str | None:
 
 
 def fault_of_a_launch(run: Run) -> str | None:
-    """A fault that makes numbers wrong however the kernel computes."""
-    found = fault(run)
-    return None if found is None else found[1]
+    """A fault that makes numbers wrong for any kernel body."""
+    first = fault(run)
+    return None if first is None else first[1]
 
 
 def fault(run: Run) -> tuple[str, str] | None:
-    """The kind and the words of the first one."""
+    """(kind, message) of the first such fault, or None."""
     own = run.own if run.puzzle.kernel else ()
-    found = (f for one in own for f in faults(one) if f.kind != "misaligned")
-    return next(((f.kind, f.words) for f in found), None) or explains(own)
+    severe = (f for launch in own for f in faults(launch) if f.kind != "misaligned")
+    return next(((f.kind, f.words) for f in severe), None) or explains(own)
 
 
 def explains(launches: Sequence[Launch]) -> tuple[str, str] | None:
-    """(kind, words) of what makes numbers wrong, however the kernel computes: None if nothing.
+    """(kind, message) of a faulty copy that makes numbers wrong for any kernel body, or None.
 
-    A copy from where nothing is, one that is waited for and was not started, an output in HBM that
-    nobody copies to. The kind tells one such fault from another.
+    Such faults are a copy from outside an array, a wait for a copy that was not started, and an
+    output in HBM that no copy writes. The kind is unique to the fault.
     """
     for launch in launches:
-        told = [one for one in faults_of_copies(launch) if one.line or one.kind == "outside"]
-        if any(one.kind in ("outside", "stuck") for one in told):  # and what came before it
-            return f"{told[0].kind} {told[0].line}", told[0].says
+        bad = [f for f in faults_of_copies(launch) if f.line or f.kind == "outside"]
+        if any(f.kind in ("outside", "stuck") for f in bad):  # an earlier fault may cause it
+            return f"{bad[0].kind} {bad[0].line}", bad[0].says
         filled = {copy.target for copy in launch.copies if copy.times}
         for out in launch.outputs:
             if launch.copies and not out.piped and out.name not in filled:
@@ -68,7 +68,7 @@ def explains(launches: Sequence[Launch]) -> tuple[str, str] | None:
 
 
 def garbage(run: Run) -> str | None:
-    """Memory that is read before it is written, or never written, where NaN came out."""
+    """Memory that is read before it is written, or not always written, if a result is NaN."""
     _, _, wrong = run.mismatch
     if not math.isnan(float(wrong.got)):
         return None
@@ -76,29 +76,29 @@ def garbage(run: Run) -> str | None:
 
 
 def undone(run: Run) -> str | None:
-    """What a launch never reads or writes, and a buffer that is used in flight."""
-    if (said := _first_fact(run, "never_stored", "never_used")) is not None:
-        return said
-    found = (one for launch in _launches(run) for one in faults_of_copies(launch))
-    return next((one.says for one in found if one.kind == "hazard"), None)
+    """Refs that a launch never reads or writes, or a buffer that is used while in flight."""
+    if (fact := _first_fact(run, "never_stored", "never_used")) is not None:
+        return fact
+    bad = (f for launch in _launches(run) for f in faults_of_copies(launch))
+    return next((f.says for f in bad if f.kind == "hazard"), None)
 
 
 def _launches(run: Run) -> Sequence[Launch]:
-    """The answer's own launches, or that of them whose output is wrong."""
+    """The launch whose output is wrong, or all of the answer's own launches."""
     if not run.puzzle.kernel:
         return ()
-    return [one for one in run.own if run.place is None or one is run.place.launch]
+    return [launch for launch in run.own if run.place is None or launch is run.place.launch]
 
 
 def _first_fact(run: Run, *kinds: str) -> str | None:
-    """The first of some facts; what the reference does on the same case, too, explains nothing."""
+    """The first fact of some kinds that does not hold for the reference on the same case."""
     usual = run.case.reference.launches if run.puzzle.kernel else ()
-    known = {(kind, name) for one in usual for kind, name, _ in _facts(one)}
+    common = {(kind, name) for launch in usual for kind, name, _ in _facts(launch)}
     for launch in _launches(run):
-        new = [one for one in _facts(launch) if one[0] in kinds and one[:2] not in known]
+        new = [f for f in _facts(launch) if f[0] in kinds and f[:2] not in common]
         for kind, name, facts in new[:1]:
-            alike = [f"`{other}`" for word, other, its in new if (word, its) == (kind, facts)]
-            if kind == "read_early" and len(alike) > 1:  # one of them is enough, but which?
+            alike = [f"`{ref}`" for k, ref, details in new if (k, details) == (kind, facts)]
+            if kind == "read_early" and len(alike) > 1:  # unclear which of them is the cause
                 names = f"{', '.join(alike[:-1])} and {alike[-1]}"
                 return sentence("several_read_early", names=names, **facts)
             return sentence(kind, name=name, **facts)
@@ -106,25 +106,25 @@ def _first_fact(run: Run, *kinds: str) -> str | None:
 
 
 def _facts(launch: Launch) -> Iterator[tuple[str, str, dict[str, object]]]:
-    """What a right kernel seldom does: its sentence, the ref, and other facts of it."""
-    seen = launch.touched
-    for name, step in sorted(seen.early, key=lambda one: one[1]):
+    """Yield accesses that a right kernel rarely makes: (sentence, ref, facts)."""
+    touched = launch.touched
+    for name, step in sorted(touched.early, key=lambda read: read[1]):
         yield "read_early", name, {"when": launch.when(step)}
-    for name, count, total, block, step in seen.unstored:
+    for name, count, total, block, step in touched.unstored:
         facts = {"count": count, "total": total, "block": block, "step": launch.at(step)}
         yield "not_stored_in_all", name, facts
-    yield from (("never_stored", name, {}) for name in seen.unwritten)
-    yield from (("never_used", name, {}) for name in seen.unread)
+    yield from (("never_stored", name, {}) for name in touched.unwritten)
+    yield from (("never_used", name, {}) for name in touched.unread)
 
 
 def nearness(run: Run) -> str | None:
-    """That the largest error is not far from what is allowed."""
+    """A sentence if the largest error is near the tolerance."""
     _, _, wrong = run.mismatch
     return sentence("close", excess=wrong.excess) if wrong.excess <= _NEAR else None
 
 
 def like_others(run: Run) -> str | None:
-    """What all wrong numbers have in common with the right ones, or with an argument."""
+    """A simple relation of the wrong numbers to the right numbers or to an argument."""
     position, want, _ = run.mismatch
     got = run.flat[position]
     same = 2 * tolerance_of(want, run.puzzle.tolerance)
@@ -143,7 +143,7 @@ def like_others(run: Run) -> str | None:
 
 
 def _law(want: np.ndarray, got: np.ndarray, same: float) -> str | None:
-    """One factor, or one summand, that makes all wrong numbers of the right ones."""
+    """A factor or a summand that turns all right numbers into the wrong numbers."""
     if not (np.isfinite(want).all() and np.isfinite(got).all()):
         return None
     scale = float(np.sqrt(np.mean(want**2)))
@@ -163,36 +163,36 @@ def _law(want: np.ndarray, got: np.ndarray, same: float) -> str | None:
 
 
 def rounds_on_the_way(run: Run) -> str | None:
-    """A line that rounds and goes on computing, where the numbers are off by digits."""
+    """A line that rounds an intermediate value, if the numbers are off by digits."""
     _, want, wrong = run.mismatch
     if not run.puzzle.kernel:
         return None
     if wrong.excess * tolerance_of(want, run.puzzle.tolerance) >= _ROUNDED:
         return None
-    found = foreign(narrowings(run.traced), narrowings(run.case.reference))
-    return found[0].says if found else None
+    new = foreign(narrowings(run.traced), narrowings(run.case.reference))
+    return new[0].says if new else None
 
 
 def not_finite(run: Run) -> str | None:
-    """The learner's line that makes the first number that is not finite."""
+    """The learner's line that makes the first value that is not finite."""
     _, _, wrong = run.mismatch
-    known = run.puzzle.kernel or run.puzzle.jit  # there is a program to be watched
-    if on_tpu() or not known or not math.isfinite(wrong.expected) or math.isfinite(wrong.got):
+    traceable = run.puzzle.kernel or run.puzzle.jit
+    if on_tpu() or not traceable or not math.isfinite(wrong.expected) or math.isfinite(wrong.got):
         return None
     if not run.answer.in_time():
         return None
     try:
-        found = first_not_finite(run.traced)
-    except Exception:  # it ran once, without being watched: then nothing more is known
+        first = first_not_finite(run.traced)
+    except Exception:  # an explanation is optional
         return None
-    return None if found and found.split("`")[1] in handed_out(run.puzzle) else found
+    return None if first and first.split("`")[1] in handed_out(run.puzzle) else first
 
 
 def block_map(operand: Operand, wrong: np.ndarray) -> str | None:
-    """Rows of `.` and `x`, with "…" where more blocks lie; None if there is only one block.
+    """Rows of `.` and `x`, with "…" for more blocks; None if there is only one block.
 
-    Of an array that is cut along more than two axes: the plane of the last two of these in which
-    the first wrong block lies.
+    An array with blocks along more than two axes is shown as the plane of the last two of them that
+    holds the first wrong block.
     """
     bad = np.asarray(wrong)
     for axis, size in enumerate(b or 1 for b in operand.block):
@@ -206,7 +206,7 @@ def block_map(operand: Operand, wrong: np.ndarray) -> str | None:
     first = np.unravel_index(int(np.argmax(bad)), bad.shape)
     index = [slice(None) if axis in (down, last) else int(n) for axis, n in enumerate(first)]
     plane = bad[tuple(index)]
-    marks = ", ".join(":" if isinstance(one, slice) else str(one) for one in index)
+    marks = ", ".join(":" if isinstance(n, slice) else str(n) for n in index)
     which = f" [{marks}]" if plane.size < bad.size else ""
     rows = [sentence("map_of_blocks", name=operand.name, which=which), *_rows(plane)]
     if bad.size > np.prod(np.minimum(plane.shape, _SIDE)):
@@ -215,7 +215,7 @@ def block_map(operand: Operand, wrong: np.ndarray) -> str | None:
 
 
 def _rows(plane: np.ndarray) -> list[str]:
-    """A window of a plane that holds its first wrong block, if it has one, with block numbers."""
+    """The rows of a window of a plane, with block numbers, that shows the first wrong block."""
     first = np.unravel_index(int(np.argmax(plane)), plane.shape)
     top, left = (max(0, int(n) - _SIDE + 1) for n in first)
     window = plane[top : top + _SIDE, left : left + _SIDE]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from puzzles._judge.questions import error, memory, work
 
-# Asked before a run is run, however it is judged then.
+# Asked before anything runs.
 MAY_RUN = (
     work.loops,
     error.grids,

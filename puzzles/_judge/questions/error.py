@@ -1,4 +1,4 @@
-"""Questions of stage `error`: does the program raise, or can it not be run at all?"""
+"""Questions of stage `error`: can the program run, and does it raise?"""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from puzzles._simulator import cannot
 
 
 def rule_of_itself(code: Code) -> Finding | None:
-    """No rule of differentiation differentiates the function whose rule it is.
+    """Require that no derivative rule differentiates its own function.
 
-    JAX asks the rule again for that, without an end, and takes more memory each time.
+    JAX would call the rule again without end, and use more memory each time.
     """
     if (names := code.rule_of_itself()) is None:
         return None
@@ -25,7 +25,7 @@ def rule_of_itself(code: Code) -> Finding | None:
 
 
 def grids(run: Run) -> Finding | None:
-    """No size in a grid is negative."""
+    """Require that no size in a grid is negative."""
     with learners_code(run.label):
         launched = run.traced.grids
     for name, grid in launched:
@@ -36,7 +36,7 @@ def grids(run: Run) -> Finding | None:
 
 
 def steps(run: Run) -> Finding | None:
-    """Every launch has steps."""
+    """Require that every launch has steps."""
     for launch in run.launches:
         if not launch.steps and len(launch.aliases) < len(launch.outputs):
             return run.wrong("empty-grid", grid=launch.grid, name=launch.name)
@@ -44,7 +44,7 @@ def steps(run: Run) -> Finding | None:
 
 
 def copies_fit(run: Run) -> Finding | None:
-    """Both ends of a copy hold equally much; JAX fails at others in words of its own, or passes."""
+    """Require equal sizes at both ends of a copy; JAX may accept others or raise unclear errors."""
     for launch in run.launches:
         for fault in faults_of_copies(launch):
             if fault.kind == "unequal":
@@ -53,28 +53,28 @@ def copies_fit(run: Run) -> Finding | None:
 
 
 def asks_outside(run: Run) -> Finding | None:
-    """No index map asks for `program_id`: the CPU answers, Mosaic refuses."""
+    """Require that no index map calls `program_id`: Mosaic rejects it, the CPU does not."""
     maps = (
         equation
         for call in kernel_calls(run.traced.jaxpr.jaxpr)
         for mapping in call.params["grid_mapping"].block_mappings
         for equation in equations(mapping.index_map_jaxpr.jaxpr)
     )
-    asked = _asked(maps)
-    return None if asked is None else run.wrong("map-asks", asked=asked)
+    name = _grid_query(maps)
+    return None if name is None else run.wrong("map-asks", asked=name)
 
 
 def runs(run: Run) -> Finding | None:
-    """It raises nothing while it runs."""
+    """Require that the answer runs without an exception."""
     try:
         _ = run.flat
     except UnsupportedError as error:
         return run.wrong("unreadable", says=cannot(error))
     except Exception as error:
         calls = kernel_calls(run.traced.jaxpr.jaxpr)
-        asked = _asked(e for call in calls for e in _in_scopes(call.params["jaxpr"]))
-        if asked:  # a TPU answers, the CPU cannot
-            return run.wrong("scope-asks", asked=asked)
+        name = _grid_query(e for call in calls for e in _in_scopes(call.params["jaxpr"]))
+        if name:  # a TPU accepts it, the CPU does not
+            return run.wrong("scope-asks", asked=name)
         return raised(error, run.label)
     return None
 
@@ -85,7 +85,7 @@ def _in_scopes(kernel: Jaxpr) -> Iterator[JaxprEqn]:
             yield equation
 
 
-def _asked(some: Iterable[JaxprEqn]) -> str | None:
-    """`program_id` or `num_programs`, if one of some equations asks."""
-    names = (equation.primitive.name for equation in some)
+def _grid_query(candidates: Iterable[JaxprEqn]) -> str | None:
+    """ "program_id" or "num_programs", the first of these among equations; or None."""
+    names = (equation.primitive.name for equation in candidates)
     return next((name for name in names if name in ("program_id", "num_programs")), None)

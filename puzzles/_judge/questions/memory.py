@@ -1,4 +1,4 @@
-"""Questions of stage `memory`: is memory used as a TPU wants it?"""
+"""Questions of stage `memory`: is memory used safely on a TPU?"""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from puzzles._program import UnsupportedError
 from puzzles._rules import RULES, Finding, sentence
 from puzzles._simulator import HazardError, SimulationError, foreseen, simulate
 
-MANY_STEPS = 2000  # more of them run for minutes
-_COPIES = 2000  # a kernel that goes outside with so many is not worth the wait
+MANY_STEPS = 2000  # more steps would run for minutes
+_COPIES = 2000  # with so many, a copy outside is reported before running
 NOT_RUN = RULES["large-grid"].title
 
 
 def smallest_first(answer: Answer) -> Sequence[Run]:
-    """The runs by how many steps they take."""
-    return sorted(answer.runs, key=lambda run: sum(one.steps for one in run.launches))
+    """The runs, sorted by their number of steps."""
+    return sorted(answer.runs, key=lambda run: sum(launch.steps for launch in run.launches))
 
 
 def simulated(answer: Answer) -> Iterator[Run]:
-    """The runs that are not right as they may run on a TPU, the smallest first."""
+    """Yield the runs whose numbers are wrong or unknown on a simulated TPU, the smallest first."""
     runs = smallest_first(answer)
     yield from (run for run in runs if not as_on_tpu(run))
     unable = [run for run in runs if run.as_on_tpu is None]
@@ -37,34 +37,34 @@ def simulated(answer: Answer) -> Iterator[Run]:
 
 
 def as_on_tpu(run: Run) -> bool:
-    """Whether it is right where a launch runs, in NumPy, as it may run on a TPU."""
+    """True if a run gives the right numbers on a TPU simulated in NumPy."""
     return run.as_on_tpu is not None and run.case.mismatch(run.as_on_tpu) is None
 
 
 def blocks(run: Run) -> Finding | None:
-    """The blocks of every step are there, written once and aligned with those they alias."""
-    for fault in (f for one in run.launches for f in faults(one)):
+    """Require blocks that are inside, written once, and aligned with aliased blocks."""
+    for fault in (f for launch in run.launches for f in faults(launch)):
         if fault.kind != "misaligned":
             return run.wrong(rule_of(fault), says=fault.words)
     return None
 
 
 def blocks_of_many(run: Run) -> Finding | None:
-    """No block is outside if there are many steps: these would run for minutes."""
-    count = sum(one.steps * one.times for one in run.launches if one.times)
-    found = blocks(run) if count > MANY_STEPS else None
-    return replace(found, title=NOT_RUN) if found and found.rule == "out-of-bounds" else None
+    """Require, before many steps run for minutes, that no block is outside."""
+    count = sum(launch.steps * launch.times for launch in run.launches if launch.times)
+    bad = blocks(run) if count > MANY_STEPS else None
+    return replace(bad, title=NOT_RUN) if bad and bad.rule == "out-of-bounds" else None
 
 
 def blocks_at_scale(scale: Scale) -> Finding | None:
-    """There, too, all blocks are there, and those of results are written."""
-    for fault in (f for one in scale.mine.launches for f in faults(one)):
+    """Require, at the production shape, blocks in bounds and every output block written."""
+    for fault in (f for launch in scale.mine.launches for f in faults(launch)):
         return scale.wrong(rule_of(fault), says=fault.words)
     return None
 
 
 def many_copies(run: Run) -> Finding | None:
-    """Of a kernel with many copies none goes outside: it is not worth the wait."""
+    """Require, before a kernel with many copies runs, that no copy is outside an array."""
     for launch in run.launches:
         many = launch.log.cut or sum(copy.times for copy in launch.copies) > _COPIES
         for fault in faults_of_copies(launch) if many else ():
@@ -74,15 +74,15 @@ def many_copies(run: Run) -> Finding | None:
 
 
 def copies(run: Run) -> Finding | None:
-    """Copies by hand, and refs that stay in HBM, without running them."""
-    found = foreseen(run.traced)
-    return None if found is None else run.wrong(rule_of(found), says=found.words)
+    """Check copies by hand and Refs in HBM without running them."""
+    error = foreseen(run.traced)
+    return None if error is None else run.wrong(rule_of(error), says=error.words)
 
 
 def same_in_simulator(run: Run) -> Finding | None:
-    """As it may run on a TPU it gives the same numbers, and uses nothing before it is there.
+    """Require the right numbers and safe memory accesses on a simulated TPU.
 
-    Nothing is found where NumPy cannot run it so.
+    None if NumPy cannot simulate the answer.
     """
     try:
         flat = simulate(run.traced)
@@ -91,11 +91,11 @@ def same_in_simulator(run: Run) -> Finding | None:
             return run.wrong(rule_of(error.finding), says=error.says)
         run.not_in_numpy = error.says
         return None
-    found = run.case.mismatch(flat)
-    if found is None:
+    mismatch = run.case.mismatch(flat)
+    if mismatch is None:
         return None
-    position, _, wrong = found
-    aliased = any(one.outputs[out].piped for one in run.launches for _, out in one.aliases)
+    position, _, wrong = mismatch
+    aliased = any(launch.outputs[n].piped for launch in run.launches for _, n in launch.aliases)
     nan = np.isnan(float(wrong.got))
     cause = "nan_in_the_simulator" if nan else "other_in_the_simulator"
     return run.wrong(
@@ -109,15 +109,15 @@ def same_in_simulator(run: Run) -> Finding | None:
 
 
 def drawn_on_tpu(run: Run) -> Finding | None:
-    """On the drawn case, too, it is right as it may run on a TPU."""
+    """Require right numbers on a simulated TPU on the random case."""
     return None if as_on_tpu(run) else same_in_simulator(run)
 
 
 def races(run: Run) -> Finding | None:
-    """Several devices run without a race, a deadlock, or a semaphore left above zero."""
+    """Require several devices to run without a race, a deadlock or a semaphore above zero."""
     if not run.puzzle.axes:
         return None
-    with suppress(UnsupportedError):  # the next question asks why
+    with suppress(UnsupportedError):  # `runs` reports it
         try:
             _ = run.flat
         except HazardError as error:
@@ -127,7 +127,7 @@ def races(run: Run) -> Finding | None:
 
 
 def rule_of(finding: Known) -> str:
-    """The rule that what is known of a launch breaks."""
+    """The rule that a finding about a launch breaks."""
     if finding.kind == "parallel" and finding.operand is not None:
         return "parallel-state"
     return "not-a-slice" if finding.kind == "lowering" else finding.kind

@@ -8,20 +8,21 @@ from puzzles._rules import Finding, sentence
 
 
 def in_a_kernel(run: Run) -> Finding | None:
-    """There is a kernel."""
+    """Require a kernel."""
     if run.launches:
         return None
-    other = (*run.traced.other_kernels, "")[0]
-    return run.wrong("no-kernel", form="other" if other else "", name=run.puzzle.name, other=other)
+    foreign = (*run.traced.other_kernels, "")[0]
+    form = "other" if foreign else ""
+    return run.wrong("no-kernel", form=form, name=run.puzzle.name, other=foreign)
 
 
 def works_outside(run: Run) -> Finding | None:
-    """The work is done in the kernel."""
+    """Require the work to be done in the kernel."""
     allowed = run.puzzle.outside
     outside = equations_outside(run.traced, allowed=tuple(allowed))
     if not outside:
         return None
     name, where = outside[0].primitive.name, where_made(outside[0])
-    names = ", ".join(f"`{one}`" for one in allowed)
+    names = ", ".join(f"`{primitive}`" for primitive in allowed)
     more = sentence("allowed_here", names=names) if names else ""
     return run.wrong("work-outside", name=name, where=where, more=more)

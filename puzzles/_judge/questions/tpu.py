@@ -1,4 +1,4 @@
-"""Questions of stage `tpu`: do Mosaic and libtpu take the kernel?"""
+"""Questions of stage `tpu`: do Mosaic and libtpu accept the kernel?"""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from puzzles._rules import Finding
 
 
 def lowers(run: Run) -> Finding | None:
-    """Block rules and Mosaic's lowering, which a kernel in other sizes is not asked again."""
-    seen = [f for one in run.launches for f in faults(one) if f.kind == "misaligned"]
-    for call in () if seen else kernel_calls(run.traced.jaxpr.jaxpr):
+    """Require legal blocks and Mosaic's lowering, once for kernels that differ only in sizes."""
+    bad = [f for launch in run.launches for f in faults(launch) if f.kind == "misaligned"]
+    for call in () if bad else kernel_calls(run.traced.jaxpr.jaxpr):
         if (does := _operations(call.params["jaxpr"])) not in run.answer.lowered:
             run.answer.lowered.append(does)
-            # What speaks to other devices lowers only in its `shard_map`.
-            seen.extend(lowered(run.traced if run.puzzle.axes else program_of(call)))
-    return run.wrong(seen[0].kind, says=seen[0].words) if seen else None
+            # A kernel that communicates with other devices lowers only in its `shard_map`.
+            bad.extend(lowered(run.traced if run.puzzle.axes else program_of(call)))
+    return run.wrong(bad[0].kind, says=bad[0].words) if bad else None
 
 
 def _operations(kernel: Jaxpr) -> list[tuple]:
-    """What it does with numbers of which types, whatever its sizes."""
+    """The primitives of a kernel and the dtypes of their results, without sizes."""
     return [
-        (one.primitive.name, *(getattr(v.aval, "dtype", None) for v in one.outvars))
-        for one, _ in visited(kernel)
+        (equation.primitive.name, *(getattr(v.aval, "dtype", None) for v in equation.outvars))
+        for equation, _ in visited(kernel)
     ]
 
 
 def compiles(answer: Answer) -> Finding | None:
-    """Libtpu takes every case, where it is asked."""
+    """Require that libtpu compiles every case, if there is a compiler."""
     if answer.compiler is None:
         return None
     for number, finding in compiled([run.traced for run in answer.runs], answer.compiler):

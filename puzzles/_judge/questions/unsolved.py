@@ -7,13 +7,13 @@ from puzzles._rules import Finding
 
 
 def untouched(code: Code) -> Finding | None:
-    """Nothing is written yet."""
+    """Report an answer without any code of the learner."""
     name = code.starter
     return None if name is None else _untouched(code, name)
 
 
 def left_open(code: Code) -> Finding | None:
-    """A gap is left, though something is written."""
+    """Report a gap that is left in an answer."""
     if (gap := code.gap) is not None:
         return Finding("ellipsis-left", {"name": gap[0], "line": gap[1]})
     same = code.as_handed_out() if code.puzzle.starter is None else []

@@ -13,7 +13,7 @@ from puzzles._rules import Finding, sentence
 
 
 def accepted(run: Run) -> Finding | None:
-    """The rung's author takes the result, where it is the author who says what is right."""
+    """Require a result that the puzzle's `accepts` passes, if the puzzle has one."""
     if run.puzzle.accepts is None:
         return None
     if run.result is None:
@@ -26,7 +26,7 @@ def accepted(run: Run) -> Finding | None:
 
 
 def same_form(run: Run) -> Finding | None:
-    """The result's structure, shapes and dtypes are the spec's."""
+    """Require the spec's structure, shapes and dtypes."""
     puzzle = run.puzzle
     if puzzle.accepts is not None:
         return None
@@ -35,19 +35,19 @@ def same_form(run: Run) -> Finding | None:
         return run.wrong("none", name=puzzle.name)
     if jax.tree.structure(out) != jax.tree.structure(want):
         return run.wrong("structure", name=puzzle.name, got=_form(out), expected=_form(want))
-    shapes, wanted = ([np.shape(x) for x in jax.tree.leaves(tree)] for tree in (out, want))
-    if shapes != wanted and sorted(shapes) == sorted(wanted):
-        expected, got = (" and ".join(map(str, some)) for some in (wanted, shapes))
-        return run.wrong("order", expected=expected, got=got)
+    shapes, expected = ([np.shape(x) for x in jax.tree.leaves(tree)] for tree in (out, want))
+    if shapes != expected and sorted(shapes) == sorted(expected):
+        right, got = (" and ".join(map(str, items)) for items in (expected, shapes))
+        return run.wrong("order", expected=right, got=got)
     look = sentence("look_at_the_shape") if puzzle.kernel else ""
-    for mine, theirs in zip(jax.tree.leaves(out), jax.tree.leaves(want), strict=True):
-        mine = mine if hasattr(mine, "shape") else np.asarray(mine)
-        for what in ("shape", "dtype"):
-            a, b = getattr(mine, what), getattr(theirs, what)
+    for leaf, theirs in zip(jax.tree.leaves(out), jax.tree.leaves(want), strict=True):
+        leaf = leaf if hasattr(leaf, "shape") else np.asarray(leaf)
+        for attribute in ("shape", "dtype"):
+            a, b = getattr(leaf, attribute), getattr(theirs, attribute)
             if a != b:
-                if what == "shape" and puzzle.axes:  # those of one device
+                if attribute == "shape" and puzzle.axes:  # the shapes on a device
                     a, b = a[1:], b[1:]
-                return run.wrong(what, expected=b, got=a, look=look)
+                return run.wrong(attribute, expected=b, got=a, look=look)
     return None
 
 
@@ -58,17 +58,17 @@ def _form(tree: Any) -> str:
 
 
 def same_numbers(run: Run) -> Finding | None:
-    """The result's numbers are the spec's; and if not, which block the first wrong one is in."""
+    """Require the spec's numbers; a finding names the block of the first wrong number."""
     if run.puzzle.accepts is not None or run.differs is None:
         return None
     position, want, wrong = run.mismatch
-    said = ""
+    block_words = ""
     if (place := run.place) is not None and place.launch.grid:
         block, operand = place.block, place.operand
         holding = np.flatnonzero((operand.blocks == np.asarray(block)).all(axis=1))
         held = "held_last" if len(holding) else "held_by_none"
         step = place.launch.at(holding[-1]) if len(holding) else None
-        said = sentence(held, block=block, name=operand.name, step=step)
+        block_words = sentence(held, block=block, name=operand.name, step=step)
     return run.wrong(
         "numbers",
         count=int(wrong.wrong.sum()),
@@ -77,7 +77,7 @@ def same_numbers(run: Run) -> Finding | None:
         index=_place(run, wrong.first),
         expected=number_words(wrong.expected),
         got=number_words(wrong.got),
-        place=said,
+        place=block_words,
     )
 
 
