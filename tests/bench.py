@@ -1,4 +1,4 @@
-"""How long a learner waits: every check, the import, whole notebooks. Run by `make bench`."""
+"""The waiting times of a learner: checks, the import, whole notebooks. Run by `make bench`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from puzzles._judge.explain import by_trying
 from puzzles._puzzle import starter_function
 from puzzles._record import edits_of
 
-# Seconds that we aim at; a summit's check may take longer than others.
+# Aims in seconds; the checks of two large puzzles may take longer than others.
 SUMMITS = {"splash_multi_head": 8.0, "moe_layer": 15.0}
 NATURAL = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["answer"]
 IMPORT = """
@@ -41,7 +41,7 @@ print(time.perf_counter() - start)
 
 
 class Times(NamedTuple):
-    """Seconds of a first check, of the same again, of each wrong answer, and of the starter."""
+    """Seconds of a first check, its repetition, each wrong answer, and the starter."""
 
     first: float
     again: float
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def figures(rows: dict[str, Times]) -> Iterator[tuple[str, float, float]]:
-    """What is timed, seconds now, and the aim."""
+    """Yield (measurement, seconds, aim)."""
     ordinary = [times for puzzle, times in rows.items() if puzzle not in SUMMITS]
     first = [times.first for times in ordinary]
     wrong = [seconds for times in rows.values() for seconds in times.wrong]
@@ -89,7 +89,7 @@ def figures(rows: dict[str, Times]) -> Iterator[tuple[str, float, float]]:
 
 
 def alone(fn: Callable, *args: object) -> dict[str, Times]:
-    """What a function gives in a fresh interpreter, in which nothing is compiled yet."""
+    """The result of a function in a new interpreter, in which nothing is compiled yet."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(fn, *args).result()
 

@@ -1,4 +1,4 @@
-"""Where tests run: on a CPU; and which share a process, where several run them."""
+"""Settings of all tests: run on a CPU, and tests of a puzzle share a worker process."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from typing import Any
 
 import pytest
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX looks for a TPU, which libtpu notes
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX looks for a TPU
 import puzzles
 
 puzzles.compile_quickly()  # as a notebook's first cell does
 
-# XLA starts threads for all cores that it sees. Where each worker sees only its own, the threads of
-# two do not meet: tests of the puzzles took 3 to 40 % less, by machine.
+# XLA starts threads for all visible cores. Pin each worker to its own cores, so that their threads
+# do not compete: this saved 3 to 40 % of the time of the puzzles' tests, depending on the machine.
 if (count := os.environ.get("PYTEST_XDIST_WORKER_COUNT")) and hasattr(os, "sched_setaffinity"):
     mine = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
     if cores := sorted(os.sched_getaffinity(0))[mine :: int(count)]:
         os.sched_setaffinity(0, cores)
 
-# A worker keeps some million objects alive, and JAX looks through its caches at every collection:
-# by Python's own thresholds a tenth of the time goes there.
+# A worker keeps a million objects alive, and JAX searches its caches at every collection: with
+# Python's default thresholds, this takes a tenth of the time.
 gc.set_threshold(50_000, 20, 50)
 
-# All tests of one puzzle compile the same programs, and a process compiles a program once; all of
-# test_devices.py ask of what one process of four devices said.
+# All tests of a puzzle compile the same programs, and a process compiles a program once; all tests
+# of test_devices.py read the output of the same subprocess with four devices.
 TOGETHER = re.compile(r"test_rungs\.py::.*?\[(\w+)|(test_devices\.py)")
 
 
 @pytest.fixture(autouse=True)
 def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a verdict says must not depend on how busy the machine is."""
+    """Without a limit on time, verdicts do not depend on the load of the machine."""
     monkeypatch.setattr("puzzles._judge.answer.PATIENCE", math.inf)
 
 
 @pytest.fixture
 def no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`examine` compiles nothing."""
+    """Make `examine` compile nothing."""
     monkeypatch.setattr("puzzles._examine.examining.has_libtpu", lambda: False)
 
 
@@ -57,7 +57,7 @@ def compiler() -> Iterator[Any]:
 
 
 def together(nodeid: str) -> str:
-    """The name of the group that a test belongs to, or its own."""
+    """The name of the group of a test, or the test's own name."""
     found = TOGETHER.search(nodeid)
     return found[found.lastindex or 0] if found else nodeid
 

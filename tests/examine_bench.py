@@ -1,4 +1,4 @@
-"""Two tables, run by `make examine-bench`: what is found in right kernels, and in faulty ones."""
+"""Two tables, run by `make examine-bench`: the findings in right kernels and in planted faults."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from puzzles._simulator import Machine
 
 
 def main() -> int:
-    """Print both; 1 if a right kernel is blamed or miscounted, or a fault is not found.
+    """Print both; return 1 if a right kernel is blamed or miscounted, or a fault is missed.
 
-    Words choose those right kernels alone whose row has one of them.
+    Arguments select the right kernels whose row contains one of them.
     """
     words = sys.argv[1:]
     return int(others(words) + (0 if words else planted()) > 0)
 
 
 def others(words: Sequence[str] = ()) -> int:
-    """How many right kernels are blamed, cannot be read, or are counted wrong."""
+    """The number of right kernels that are blamed, unreadable, or counted wrong."""
     print(f"{'right kernels':72}{'s':>6}  {'counts':12}findings")
     false, times = 0, {}
     rows = [(f"here: {name}", make, None) for name, make in launches.LAUNCHES.items()]
@@ -56,7 +56,7 @@ def others(words: Sequence[str] = ()) -> int:
 
 
 def checked(found: Examination, ran: Counter[str], dots: int | None) -> str:
-    """Whether exact counts are what NumPy did, and what was counted by hand."""
+    """A comparison of exact counts with NumPy's and with counts by hand, in words."""
     if not found.launches or not all(one.exact for one in found.launches):
         return "not exact"
     said: Counter[str] = Counter()
@@ -72,7 +72,7 @@ def checked(found: Examination, ran: Counter[str], dots: int | None) -> str:
 
 @contextmanager
 def copies_counted() -> Iterator[Counter[str]]:
-    """Copies by hand that NumPy makes in a run of a whole launch, by launch."""
+    """The number of copies by hand in NumPy's run of a launch, by the launch's name."""
     results = Machine.results
     runs: defaultdict[str, set[int]] = defaultdict(set)
 
@@ -86,12 +86,12 @@ def copies_counted() -> Iterator[Counter[str]]:
     counted: Counter[str] = Counter()
     with patch.object(Machine, "results", counting):
         yield counted
-    # a launch that runs several times may copy more in one of them
+    # drop launches whose runs have different numbers of copies
     counted.update({name: n for name, (n, *more) in runs.items() if not more})
 
 
 def planted() -> int:
-    """How many planted faults are not found."""
+    """The number of planted faults that are missed."""
     print(f"{'planted faults':64}{'kind':>15}{'s':>6}  named by")
     missed = tried = 0
     for fault in sabotage.PLANTED:

@@ -1,6 +1,6 @@
-"""JAX's own simulator of a TPU, a second opinion on kernels that are right.
+"""JAX's own simulator of a TPU, a second opinion on right kernels.
 
-It waits for ever for a copy that nobody starts, so no learner's answer is given to it.
+It waits forever for a copy that nobody starts, so do not run a learner's answer in it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from puzzles._program import run_program, single, with_interpret
 
 try:
     from jax._src import callback
-except ImportError:  # where its name is gone, it still runs
+except ImportError:  # without this name, it runs more slowly
     callback = None  # type: ignore[assignment]
 
 
 def in_jax(traced: Traced) -> list[np.ndarray]:
-    """The flat results in JAX's own simulator; what that raises passes through."""
+    """The flat results in JAX's own simulator; raises its exceptions."""
     with _quick_callbacks():
         return run_program(traced.jaxpr, traced.leaves, _launched)
 
 
 def beyond_jax(launches: Sequence[Launch]) -> bool:
-    """Whether it crashes on one of these, or gets it wrong, though a TPU does not."""
+    """True if JAX's simulator fails for any of these launches, although a TPU does not."""
     cut_off = any(
         n % size
         for launch in launches
@@ -51,7 +51,7 @@ def _launched(call: JaxprEqn, values: list[Any]) -> Sequence[Any]:
         out_of_bounds_reads="raise",
         uninitialized_memory="nan",
         dma_execution_mode="on_wait",
-        buffer_bounds="logical",  # it came late
+        buffer_bounds="logical",  # older versions lack it
     )
     known = inspect.signature(pltpu.InterpretParams).parameters
     strictest = pltpu.InterpretParams(**{k: v for k, v in wanted.items() if k in known})
@@ -70,7 +70,7 @@ def _every_axis_has_a_word(program: ClosedJaxpr) -> ClosedJaxpr:
     if words is None or not grid.vmapped_dims or len(words) == len(grid.grid):
         return program
     rest = iter(words)
-    # `vmap` makes axes whose steps share nothing: any order is right.
+    # The steps along axes that `vmap` adds are independent.
     axes = range(len(grid.grid))
     full = tuple("parallel" if a in grid.vmapped_dims else next(rest) for a in axes)
     params = {**call.params, "compiler_params": _with_words(given, full)}

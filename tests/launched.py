@@ -1,4 +1,4 @@
-"""Short ways to a launch or to numbers, for tests that show what prose states."""
+"""Short functions that return a launch or its numbers, for tests of statements in prose."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def copy_kernel(x_ref: Any, o_ref: Any) -> None:
 
 def cores(count: int) -> Any:
     """A mesh of so many TensorCores, for `pl.kernel`."""
-    mesh = getattr(pltpu, "TensorCoreMesh", None)  # before JAX 0.11 a function makes it
+    mesh = getattr(pltpu, "TensorCoreMesh", None)  # JAX < 0.11 has only the function
     return (mesh or pltpu.create_tensorcore_mesh)(axis_name="core", num_cores=count)
 
 
@@ -53,7 +53,7 @@ def call(
 
 
 def from_hbm(kernel: Callable, *scratch: Any, **more: Any) -> Callable:
-    """A function of arrays that stay in HBM; its result has the first one's form."""
+    """A function of arrays that stay in HBM; its result is like the first array."""
 
     def run(*args: Any) -> Any:
         out = jax.ShapeDtypeStruct(args[0].shape, args[0].dtype)
@@ -75,7 +75,7 @@ def reference(name: str, *args: Any, **options: Any) -> Launch:
 
 
 def traced(fn: Callable, *args: Any) -> Traced:
-    """As if on a TPU."""
+    """The trace of `fn(*args)` as if on a TPU."""
     with as_tpu():
         return trace_call(fn, *args)
 
@@ -92,7 +92,7 @@ def simulated(fn: Callable, *args: Any) -> np.ndarray:
 
 
 def refused(fn: Callable, *args: Any) -> SimulationError:
-    """What the TPU simulator stops at."""
+    """The error of the TPU simulator."""
     with pytest.raises(SimulationError) as caught:
         simulated(fn, *args)
     return caught.value

@@ -22,7 +22,7 @@ def rows(n, bm=8, width=128):
 
 
 def by_rows(kernel, **other):
-    """A call of a kernel on four blocks of rows of each argument; `other` is what differs."""
+    """A call of a kernel on four blocks of rows of each argument; `other`: more arguments."""
 
     def call(*args):
         own = dict(

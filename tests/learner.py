@@ -46,5 +46,5 @@ def edited(puzzle: str, *edits: tuple[str, str]) -> Any:
 
 
 def judged(puzzle: str, *edits: tuple[str, str]) -> Verdict:
-    """What is said of that answer."""
+    """The verdict on that answer."""
     return puzzles.judge(puzzles.find(puzzle), edited(puzzle, *edits))

@@ -1,4 +1,4 @@
-"""Calls of attention that nobody tuned for: any heads, lengths, blocks, documents, cap and mask.
+"""Random calls of attention: any heads, lengths, blocks, documents, cap and mask.
 
 A mask is one of JAX's own classes, or squares, rectangles and bands; rows may see nothing.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from puzzles.splash_attention._gradients import rule_of
 from puzzles.splash_attention._graduation import Case, draw, shipped
 
-# What JAX is handed: an object of one of its classes for all heads, or one for each.
+# The mask for JAX: an object of a class of JAX for all heads, or an object for each head.
 KINDS = ("CausalMask", "LocalMask", "ChunkedCausalMask", "FullMask", "NumpyMask", "one each")
 HEADS = [(1, 1), (2, 1), (4, 1), (3, 3), (4, 4), (4, 2), (6, 2), (8, 4)]
 
@@ -41,7 +41,7 @@ def band(r: np.random.Generator, T: int, S: int) -> np.ndarray:
 
 
 def rough(r: np.random.Generator, T: int, S: int) -> np.ndarray:
-    """A mask without a formula; two of them, joined, as often as one."""
+    """A mask without a formula, or two of them joined."""
     one, other = (r.choice([scattered, rectangles, band])(r, T, S) for _ in range(2))
     return [one, other, one & other, one | other][r.integers(4)]
 
@@ -62,7 +62,7 @@ def one_mask(r: np.random.Generator, kind: str, T: int, S: int) -> tuple[str, tu
 
 
 def learners(name: str, args: tuple) -> Callable | np.ndarray:
-    """The same mask as a learner's function takes it: a rule where there is a formula."""
+    """The same mask for a learner's function: a rule if there is a formula, else an array."""
     if name == "LocalMask":
         shape, window, offset = args
         args = shape, tuple(2 * sum(shape) if n is None else n for n in window), offset
@@ -97,7 +97,7 @@ def drawn(number: int, most: int = 1024) -> Case:
 
 
 def with_a_cap_of_half(attention: Callable) -> Callable:
-    """It attends under half of the cap that it is given."""
+    """A wrong answer: attends under half of its cap."""
 
     def capped(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, bk):
         return attention(q, k, v, mask, segment_ids, soft_cap and soft_cap / 2, bq=bq, bk=bk)

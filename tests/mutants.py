@@ -1,11 +1,11 @@
-"""Does every checker see every small change of its solution? `make mutants` prints who survives.
+"""Judge every small change of every solution; `make mutants` prints the survivors.
 
-Each change of what the learner writes is judged as an answer of theirs would be. One that passes
-must be equivalent: the same values on every case, under another key, too, no cost higher, and
-compiled for every TPU. Whatever passes and is not is a survivor, unless `tests/equivalents.toml`
-says why it is right, too.
+Each change of the learner's lines is judged as an answer. A passing mutant must be equivalent: it
+gives the same values on every case and under another key, costs no more, and compiles for every
+TPU. All other passing mutants are survivors, unless `tests/equivalents.toml` has a reason why they
+are right.
 
-    python tests/mutants.py [--all] [NAME ...]      --all also lists the equivalent ones
+    python tests/mutants.py [--all] [NAME ...]      --all also lists equivalent mutants
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from puzzles._record import edits_of
 EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
 SECONDS = 60  # a change can make a loop endless
 SAME = 1e-5
-# What may become of a mutant. "late" is rejected: a minute was not enough to judge it, so that it
-# is endless or slow.
+# The fates of a mutant. "late" counts as rejected: it took more than a minute, so it is endless or
+# slow.
 KINDS = ("rejected", "late", "equivalent", "excused", "survives")
 
 Results = tuple[list[np.ndarray], list[int]]
 
 
 class TooLong(BaseException):
-    """No `except Exception` of JAX's may swallow the alarm."""
+    """A BaseException, so that no `except Exception` of JAX swallows the alarm."""
 
 
 def _alarm(*_: object) -> None:
@@ -51,7 +51,7 @@ def _alarm(*_: object) -> None:
 
 
 def equivalents(name: str) -> dict[tuple[str, str], str]:
-    """Why a change of a puzzle is right, by the solution's line and the change."""
+    """The reasons why changes of a puzzle are right, by the solution's line and the change."""
     listed = tomllib.loads(EQUIVALENTS.read_text(encoding="utf-8"))["equivalent"]
     own = [one for one in listed if one["puzzle"] == name]
     return {
@@ -70,7 +70,7 @@ def results(case: Case, fn: Callable) -> Results:
 
 
 def differs(case: Case, want: Results, fn: Callable) -> str | None:
-    """How a mutant that passes is told from the solution on a case after all, or None."""
+    """A difference between a passing mutant and the solution on a case, or None."""
     try:
         got = results(case, fn)
     except Exception as error:
@@ -85,7 +85,7 @@ def differs(case: Case, want: Results, fn: Callable) -> str | None:
 
 
 def refused(puzzle: Puzzle, fn: Callable, compiler: _compile.Compiler) -> str | None:
-    """Why a mutant that passes does not compile for some TPU, or None."""
+    """The reason why a passing mutant does not compile for some TPU, or None."""
     if puzzle.kernel:
         case = cases(puzzle)[0]
         for chip, why in compiler.compile(trace_call(case.judged(fn), *case.args)).items():
@@ -95,14 +95,14 @@ def refused(puzzle: Puzzle, fn: Callable, compiler: _compile.Compiler) -> str | 
 
 
 def hunt(name: str) -> dict[str, list[str]]:
-    """Judge every mutant of one puzzle: a line for each, by what became of it."""
+    """Judge every mutant of a puzzle: a line for each, by fate."""
     puzzle, excuses = puzzles.find(name), equivalents(name)
     found: dict[str, list[str]] = {kind: [] for kind in KINDS}
     explainers = judging.EXPLAINERS
     right = {one: results(one, puzzle.solution) for n in (0, 7) for one in cases(puzzle, n)}
     before = signal.signal(signal.SIGALRM, _alarm)
     try:
-        judging.EXPLAINERS = ()  # why it is wrong does not matter here
+        judging.EXPLAINERS = ()  # the reason does not matter here
         with _compile.Compiler() as compiler:
             for mutant in mutants(puzzle.text):
                 line = puzzle.text.splitlines()[mutant.line - 1].strip()
@@ -112,7 +112,7 @@ def hunt(name: str) -> dict[str, list[str]]:
                     kind, why = "excused", excuse
                 because = f": {why}" if why else ""
                 found[kind].append(f"line {mutant.line}: {mutant.change}{because}")
-    finally:  # who judges in this process afterwards has a timer of its own, and explainers
+    finally:  # restore the timer and the explainers for later tests
         judging.EXPLAINERS = explainers
         signal.signal(signal.SIGALRM, before)
     found["survives"] += [f"{one}: excused, but there is no such change" for one in excuses]
@@ -122,7 +122,7 @@ def hunt(name: str) -> dict[str, list[str]]:
 def _became(
     puzzle: Puzzle, mutant: Mutant, right: dict[Case, Results], compiler: _compile.Compiler
 ) -> tuple[str, str | None]:
-    """What became of a mutant, and why: of `KINDS`, all but "excused"."""
+    """The fate of a mutant, of `KINDS` without "excused", and the reason."""
     signal.alarm(SECONDS)
     try:
         try:
@@ -144,7 +144,7 @@ def _became(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a line for each puzzle and each survivor; 1 if there is one."""
+    """Print a line for each puzzle and each survivor; return 1 if there is a survivor."""
     told = ["survives", "late", *(["equivalent"] if "--all" in arguments else [])]
     asked = [a for a in arguments if not a.startswith("-")]
     names = gate.selected(asked, puzzles.ladders())
@@ -163,7 +163,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def row(name: str, counts: Counter[str]) -> str:
-    """How many mutants there are, and what became of them."""
+    """A row with the number of mutants, in all and by fate."""
     each = "".join(f"{counts[kind]:6} {kind}" for kind in KINDS)
     return f"{name:<30}{counts.total():6} mutants{each}"
 

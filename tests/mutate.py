@@ -1,4 +1,4 @@
-"""Small changes of a solution's code, one at a time: what a slip of the pen or of thought gives."""
+"""Small changes of a solution's code, one at a time, such as a slip of the pen makes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from puzzles import _regions
 
 @dataclass(frozen=True)
 class Mutant:
-    """The module's code with one change; `change` says which, without its line."""
+    """The module's code with a change; `change` describes it without its line."""
 
     text: str
     line: int
@@ -59,7 +59,7 @@ NAMES = {
 
 
 def mutants(text: str) -> Iterator[Mutant]:
-    """Every change of what the learner writes in a module's text, each once."""
+    """Yield every change of the learner's lines in a module's text, without repetition."""
     tree = ast.parse(text)
     written = {n for one in _regions.regions(text) for n in range(one.first, one.last + 1)}
 
@@ -71,7 +71,7 @@ def mutants(text: str) -> Iterator[Mutant]:
     for holder, key, node in [place for place in _places(tree) if inside(place[2])]:
         edits = [(key, new, f"{_shown(node)} -> {_shown(new)}") for new in changes(node)]
         after = holder[key + 1 : key + 2] if isinstance(node, ast.stmt) else []
-        for other in filter(inside, after):  # a `pl.when` before or after what it should not
+        for other in filter(inside, after):  # such as a `pl.when` in the wrong order
             one, two = (ast.unparse(part).splitlines()[0] for part in (node, other))
             swap = f"{one}; {two} -> {two}; {one}"
             edits.append((slice(key, key + 2), [other, node], swap))
@@ -85,7 +85,7 @@ def mutants(text: str) -> Iterator[Mutant]:
 
 
 def _places(tree: ast.AST) -> Iterator[tuple[Any, Any, Any]]:
-    """Each node, after what holds it and the name or number that it has there."""
+    """Yield (parent, name or index in the parent, node) for each node."""
     for parent in ast.walk(tree):
         for name, value in ast.iter_fields(parent):
             if isinstance(value, list):
@@ -99,7 +99,7 @@ def _shown(node: ast.AST) -> str:
 
 
 def changes(node: ast.AST) -> Iterator[ast.AST]:
-    """What could stand in the place of `node`."""
+    """Yield replacements for `node`."""
     match node:
         case ast.Compare(ops=[op]):
             yield from (_with(node, ops=[other()]) for other in COMPARISONS.get(type(op), ()))

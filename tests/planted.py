@@ -24,7 +24,7 @@ def line(puzzle: Puzzle, needle: str) -> int:
 
 
 def verified(name: str, libtpu: bool = False, quick: bool = False) -> Report:
-    """What `verify` says of one puzzle, proven in this process."""
+    """The report of `verify` on a puzzle, proven in this process."""
     return gate.with_text(name, gate.proven(name, libtpu, quick))
 
 
@@ -34,7 +34,7 @@ def ipython(
     settings: Mapping[str, str],
     python: Sequence[str] = (sys.executable,),
 ) -> list[list[dict]]:
-    """What each cell of each session showed and raised, in a process of its own."""
+    """The output and the exception of each cell of each session, in a new process."""
     done = subprocess.run(
         [*python, Path(__file__).with_name("run_cells.py")],
         input=json.dumps(sessions),
@@ -48,8 +48,8 @@ def ipython(
 
 
 def clone() -> list[str]:
-    """What a clone of the repository holds, with what is not committed yet."""
+    """The files of the repository, including files that are not committed yet."""
     listed = ["git", "ls-files", "-co", "--exclude-standard"]
     done = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
     there = [name for name in done.stdout.splitlines() if (ROOT / name).exists()]
-    return [name for name in there if not name.startswith(".venv")]  # a link to one, perhaps
+    return [name for name in there if not name.startswith(".venv")]  # may be a symbolic link

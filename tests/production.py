@@ -151,8 +151,8 @@ LAUNCHES = {
 }  # fmt: skip
 
 
-# In more forms, which `make examine-bench` counts: the name, the shape in words, what makes it,
-# and the number of matrix products, counted by hand, where that is easy.
+# More launches, for `make examine-bench`: the name, the shape in words, the builder, and the number
+# of matrix products, counted by hand if that is easy.
 
 
 def of(path: str, name: str):

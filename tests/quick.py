@@ -1,4 +1,4 @@
-"""`make quick`: lint, types, and the fast tests of what differs from the last commit.
+"""`make quick`: lint, types, and the fast tests of all changes since the last commit.
 
 Arguments are puzzles or ladders; without any, those that have changed are verified.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PYTHON = (sys.executable, "-m")
-# Where the modules beside the wings are tested; a wing has a folder of its name.
+# The tests of modules outside the packages; the tests of a package are in the folder of its name.
 FLAT = {
     "__init__": ["tests/test_house.py"],
     "__main__": ["tests/author/test_cli.py"],
@@ -30,7 +30,7 @@ FLAT = {
 
 
 def changed() -> list[str]:
-    """Files that differ from the last commit, new ones included."""
+    """Files that differ from the last commit, including new files."""
     commands = ["diff --name-only HEAD", "ls-files --others --exclude-standard"]
     listed = [
         subprocess.run(
@@ -42,7 +42,7 @@ def changed() -> list[str]:
 
 
 def tests_of(files: Iterable[str]) -> list[str]:
-    """The tests of the wings and modules that `files` touch."""
+    """The tests of the packages and modules of `files`."""
     found: list[str] = []
     for name in files:
         first, *rest = Path(name).parts
@@ -58,18 +58,18 @@ def tests_of(files: Iterable[str]) -> list[str]:
 
 
 def puzzles_of(files: Iterable[str]) -> list[str]:
-    """Puzzles and ladders among `files`, as `verify` takes them."""
+    """The names of puzzles and ladders among `files`, for `verify`."""
     found = []
     for name in files:
         parts = Path(name).parts
         if len(parts) == 3 and parts[0] == "puzzles" and not parts[1].startswith("_"):
-            shared = parts[2].startswith("_")  # the ladder's front page, or what its puzzles share
+            shared = parts[2].startswith("_")  # the ladder's `__init__.py` or a shared module
             found.append(parts[1] if shared else f"{parts[1]}/{Path(name).stem}")
     return list(dict.fromkeys(found))
 
 
 def taste_of(names: Iterable[str]) -> list[str]:
-    """What is asked of this repository's own prose, of some puzzles or of whole ladders."""
+    """The command that tests the prose of some puzzles or of whole ladders."""
     puzzles = [name.split("/")[-1] for name in names]
     whole = any((ROOT / "puzzles" / name).is_dir() for name in puzzles)
     chosen = [] if whole else ["-k", " or ".join(puzzles)]
@@ -77,7 +77,7 @@ def taste_of(names: Iterable[str]) -> list[str]:
 
 
 def main(names: list[str]) -> int:
-    """Run what is needed, each command with its seconds; 1 if one of them fails."""
+    """Run the commands for the changes, with their seconds; return 1 if a command fails."""
     files = changed()
     code = [name for name in files if name.endswith(".py")]
     puzzles, tests = names or puzzles_of(files), tests_of(files)
@@ -101,7 +101,7 @@ def main(names: list[str]) -> int:
         start = time.perf_counter()
         status = subprocess.run([*PYTHON, *command], cwd=ROOT).returncode
         print(f"{time.perf_counter() - start:.1f} s\n", flush=True)
-        if status and not (command[0] == "pytest" and status == 5):  # none is left
+        if status and not (command[0] == "pytest" and status == 5):  # no test was selected
             failed.append(command[0])
     if failed:
         print(f"failed: {', '.join(failed)}")

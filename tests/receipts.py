@@ -1,7 +1,7 @@
-"""`make receipts`: what each reference solution costs at its production shape, launch by launch.
+"""`make receipts`: the costs of each reference solution at its production shape, by launch.
 
-They stand in `tests/receipts.txt`: who changes how a launch is read or told writes them again, and
-the difference is read. Arguments are names of puzzles; without any, all of them.
+They are in `tests/receipts.txt`: if you change the analysis of a launch or its texts, write them
+again and review the diff. Arguments are names of puzzles; without arguments, all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FILE = Path(__file__).parent / "receipts.txt"
 
 
 def receipt(puzzle: Puzzle) -> str:
-    """A receipt and a table of operands for each launch of the solution, puzzle and shape above."""
+    """A receipt and a table of operands for each launch of the solution, under a heading."""
     scale = at_scale(puzzle, puzzle.solution)
     assert scale is not None, f"the blocks of {puzzle.name} depend on data"
     lines = [f"## {puzzle.name} at {scale.label}"]
@@ -32,14 +32,14 @@ def receipt(puzzle: Puzzle) -> str:
 
 
 def operand(one: Operand) -> str:
-    """What a ref of a kernel moves and holds."""
+    """The transfers and the memory of an operand of a kernel."""
     moved = f"{one.transfers:,} transfers of {one.portion}, {one.hbm_bytes:,} bytes"
     held = f"{one.buffers} in {one.space}, {one.vmem_bytes or one.smem_bytes:,} bytes"
     return f"  {one.name} {one.shape} {one.dtype}: {moved}; {held}"
 
 
 def waits(launch: Launch) -> Iterator[str]:
-    """How often the kernel waits for its own copies."""
+    """The numbers of the kernel's waits for its own copies."""
     for name, one in (launch.waits or {}).items():
         yield f"  {name}: waits {one.count:,}, exposed {one.exposed:,}, at most {one.most} at once"
 
@@ -51,13 +51,13 @@ def on_record() -> dict[str, str]:
 
 
 def with_kernels() -> list[Puzzle]:
-    """Those with a production shape; the others launch nothing."""
+    """The puzzles with a production shape; the others launch nothing."""
     everything = (one for ladder in puzzles.ladders() for one in puzzles.ladder(ladder))
     return [one for one in everything if one.scale is not None]
 
 
 def main(names: list[str]) -> int:
-    """Trace and write; prints the names of those that have changed."""
+    """Write the receipts, and print the names of puzzles whose receipts have changed."""
     before = on_record()
     everything = with_kernels()
     wanted = {one.name: receipt(one) for one in everything if not names or one.name in names}

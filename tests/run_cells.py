@@ -1,7 +1,7 @@
 """Run notebook cells in IPython without a kernel: needs nothing of Jupyter's.
 
-stdin: JSON, a list of sessions, each a list of cell sources. stdout: JSON, for each cell what it
-showed and the exception that it raised, or null. Every session starts with an empty namespace.
+stdin: JSON, a list of sessions, each a list of cell sources. stdout: JSON, for each cell its
+output and the exception that it raised, or null. Every session starts with an empty namespace.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Faults planted in right kernels, JAX's own among them: what `examine` has to find and to name."""
+"""Faults planted in right kernels, also in JAX's own, which `examine` has to find and to name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Planted:
         return f"{self.make}: {' '.join(what.split())}"
 
     def found_by(self, finding: Finding) -> bool:
-        """Whether a finding is of this fault, and names it."""
+        """True if a finding has this kind and names the faulty operand."""
         named = finding.operand == self.about or self.about in finding.words
         return finding.kind == self.kind and named
 
@@ -51,7 +51,7 @@ class Planted:
 
 
 def edited(module: types.ModuleType, old: str, new: str) -> types.ModuleType:
-    """A module with the first `old` in its text changed, run anew."""
+    """A module with the first `old` in its text replaced, executed again."""
     text = Path(module.__file__).read_text(encoding="utf-8")
     assert old in text, old
     text = text.replace(old, new, 1)

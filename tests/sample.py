@@ -1,4 +1,4 @@
-"""How much of the long tests `make test` takes: a fixed sample.
+"""The share of the long tests that `make test` runs: a fixed sample.
 
 `make graduate` sets PUZZLES_GRADUATE=1 and takes everything. A number in `seed` chose the
 sample once, and `covering` completes it, so that it has every puzzle and every rule.
@@ -15,13 +15,13 @@ from typing import TypeVar
 import pytest
 
 ALL = os.environ.get("PUZZLES_GRADUATE") == "1"
-# Other versions of JAX than the newest take one of so many.
+# Older versions of JAX run a part of the sample: every n-th item.
 PARTS = 1 if ALL else int(os.environ.get("PUZZLES_SHARE", "1"))
 T = TypeVar("T")
 
 
 def drill(test: T) -> T:
-    """Marks what builds wheels or environments, in minutes: only `make graduate` runs it."""
+    """Mark a test that builds wheels or environments, in minutes: only `make graduate` runs it."""
     why = "it is long: `make graduate` runs it"
     return pytest.mark.graduate(pytest.mark.slow(pytest.mark.skipif(not ALL, reason=why)(test)))
 
@@ -58,9 +58,9 @@ def share(things: Sequence[T], every: int = 1) -> list[T]:
 def covering(
     things: Sequence[T], kinds: Callable[[T], Mapping[str, int]], weight: Callable[[T], float]
 ) -> list[T]:
-    """The light ones of `things` that hold of each kind as many as are asked for; all if graduate.
+    """The lightest of `things` that cover each kind often enough; all under `make graduate`.
 
-    kinds: those of one thing, each with how many of it are wanted, where there are so many.
+    kinds: the kinds of an item, each with the number of items that must have it.
     """
     if ALL:
         return list(things)
@@ -71,7 +71,9 @@ def covering(
         if any(seen[kind] < count for kind, count in wanted.items()):
             seen.update(wanted.keys())
             chosen.append(n)
-    for n in reversed(chosen.copy()):  # the heaviest first: what later ones made superfluous
+    for n in reversed(
+        chosen.copy()
+    ):  # the heaviest first: lighter items may have made it superfluous
         wanted = kinds(things[n])
         if all(seen[kind] > count for kind, count in wanted.items()):
             seen.subtract(wanted.keys())

@@ -1,7 +1,7 @@
 """`make verdicts`: the verdict on every known mistake and every alternative, a block each.
 
-They are in `tests/verdicts/<ladder>/<puzzle>.txt`: whoever changes a verdict writes them again, and
-reads the difference. Arguments are puzzles and ladders; without any, all of them.
+They are in `tests/verdicts/<ladder>/<puzzle>.txt`: if you change a verdict, write them again and
+review the diff. Arguments are puzzles and ladders; without any, all of them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from puzzles._puzzle import Puzzle, variant
 from puzzles._record import Alternative, Mistake
 
 FOLDER = Path(__file__).parent / "verdicts"
-FIELDS = ("", "diagnosis", "look here first")  # what a verdict says has no title
+FIELDS = ("", "diagnosis", "look here first")  # the `says` of a verdict has no title
 PROCESSES = 2
-# What another machine gives otherwise: numbers that were computed, and which is the first wrong.
+# Parts that differ between machines: computed numbers, and the place of the first wrong number.
 _FIRST = re.compile(
     r"^\d+ of (\d+) elements( of [^.]*?)? are wrong\. "
     r"The first is .*?: expected \S+, got \S+?\.(?=\s|$)"
@@ -99,7 +99,7 @@ def _blocks_of(name: str) -> list[str]:
 
 
 def main(names: list[str]) -> int:
-    """Judge and write; print what has changed, a line for each puzzle."""
+    """Judge and write; print a line for each puzzle with the number of changes."""
     chosen = [puzzles.find(name) for name in gate.selected(names, puzzles.ladders())]
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:

@@ -1,4 +1,4 @@
-"""What tests of the author's side share."""
+"""Fixtures for tests of the author's commands."""
 
 from __future__ import annotations
 

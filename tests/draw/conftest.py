@@ -1,4 +1,4 @@
-"""What tests of pictures share."""
+"""Fixtures for tests of pictures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from puzzles import _show
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """What `show` displays: (text, page), one entry a call."""
+    """The list of pairs (text, page) that calls of `show` display."""
     found: list[tuple[str, str]] = []
     monkeypatch.setattr(_show, "display", lambda text, page: found.append((text, page)))
     monkeypatch.setattr(_show, "say", lambda text: found.append((text, "")))

@@ -1,4 +1,4 @@
-"""What tests of `examine` share."""
+"""Fixtures for tests of `examine`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from puzzles._examine import apart, shell
 
 @pytest.fixture
 def folder_here(tmp_path: Path, no_libtpu: None, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to be in; what the shell examines, it examines in this process."""
+    """Work in an empty folder, and let the shell examine in this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(shell, "apart", lambda asked, _: apart.looked_at(asked))
     return tmp_path
