@@ -25,7 +25,7 @@ COLAB_OTHERS := numpy==2.1.3 ipython==7.34.0
 # Versions in between; test and test-colab run both ends. 0.10.2 is the newest for Python 3.11.
 MATRIX := 0.8.3 0.9.2 0.10.2 0.11.0 0.11.2
 
-CHECKED := puzzles tests diagrams docs pytest_pallas_puzzles.py
+CHECKED := puzzles tests diagrams docs .ci/release.py pytest_pallas_puzzles.py
 PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
@@ -89,6 +89,7 @@ OLDER := -m 'not newest'
 
 test: $(TEST)/.installed lint ## everything CI runs, on the newest JAX
 	$(TEST)/bin/python $(PYTEST)
+	@PYTHONPATH=. JAX_PLATFORMS=cpu $(TEST)/bin/python tests/tried.py
 
 graduate: export PUZZLES_GRADUATE = 1
 graduate: $(TEST)/.installed $(COLAB)/.installed ## all of what `make test` samples: production, fuzz; wheels and forks
@@ -100,6 +101,7 @@ test-colab: $(COLAB)/.installed ## the same tests on the JAX that Colab has
 
 test-matrix: test-colab $(MATRIX:%=test-jax-%) test ## the same tests on the oldest JAX, the newest and those between
 
+# test-jax-0.11.2 runs on that version, test-jax-newest on the newest release or release candidate.
 test-jax-%: .venv-jax-%/.installed
 	.venv-jax-$*/bin/python $(PYTEST) $(OLDER)
 
@@ -161,7 +163,13 @@ $(BROWSER)/.installed: pyproject.toml
 	$(BROWSER)/bin/python -m pip install -q --no-compile -e '.[browser]'
 	@touch $@
 
-.PRECIOUS: .venv-jax-%/.installed
+.PRECIOUS: .venv-jax-%/.installed .venv-jax-newest/.installed
+.venv-jax-newest/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-jax-newest
+	.venv-jax-newest/bin/python -m pip install -q --no-compile -e '.[test,tpu]'
+	.venv-jax-newest/bin/python -m pip install -q --no-compile --pre -U 'jax[tpu]'
+	@touch $@
+
 .venv-jax-%/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-jax-$*
 	.venv-jax-$*/bin/python -m pip install -q --no-compile -e '.[test]' 'jax[tpu]==$*' absl-py

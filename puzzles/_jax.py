@@ -1,6 +1,7 @@
-"""Where JAX's versions differ; every private name of JAX that is needed comes from here.
+"""Differences between JAX's versions; all private names of JAX that the engine needs.
 
-Tried on 0.7.2, 0.10.2, 0.11.2 and 0.12.0.1. A newer one is not refused for its number.
+The tests run on 0.7.2, 0.8.3, 0.9.2, 0.10.2, 0.11.0, 0.11.2 and the newest release. A newer version
+is accepted with a warning.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
 from traceback import walk_tb
 from typing import Any
 
@@ -22,7 +24,7 @@ import jax
 from jax.core import Tracer  # noqa: F401
 
 OLDEST = "0.7.2"
-NEWEST_TRIED = "0.12.0.1"
+NEWEST_TRIED = "0.12.0.1"  # `make test` writes it after it has passed on a newer JAX
 
 
 class UnsupportedJaxError(ImportError):
@@ -102,9 +104,19 @@ _QUICK_FLAGS = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_s
 if _numbers(jax.__version__) < (0, 11):  # 0.11.2 has no others, and would end with the process
     _QUICK_FLAGS["xla_cpu_use_fusion_emitters"] = False
 
-# Whether the libtpu of this JAX takes a block of 8 rows out of an array of 8 bits, which lies in
-# tiles of 32: that of 0.12 does, 0.0.50, and that of 0.7 does; that of 0.10 and 0.11 does not.
-CUTS_TILES_OF_BYTES = not (0, 10) <= _numbers(jax.__version__) < (0, 12)
+
+def _libtpu() -> tuple[int, ...]:
+    """The version of libtpu that is installed, or else the version that this JAX requires."""
+    try:
+        return _numbers(metadata.version("libtpu"))
+    except metadata.PackageNotFoundError:
+        required = " ".join(metadata.requires("jax") or ())
+        return _numbers((re.search(r"libtpu==([\d.]+)", required) or [""])[0])
+
+
+# libtpu 0.0.23 and 0.0.50 accept blocks of 8 rows of an 8-bit array, whose tiles have 32 rows.
+# 0.0.40 (JAX 0.10) to 0.0.48 (JAX 0.11.2) reject them.
+CUTS_TILES_OF_BYTES = not (0, 0, 40) <= _libtpu() < (0, 0, 50)
 
 # Until 0.10 a ClosedJaxpr held a Jaxpr and its constants. 0.11 made them one class, which answers
 # to `.jaxpr` and `.consts`; 0.12 dropped the second name.
@@ -184,19 +196,31 @@ def _cut_as_the_output(interpret: Callable[..., Any]) -> Callable[..., Any]:
     """JAX's interpreter, for which an aliased input has the output's blocks if no line uses it.
 
     From 0.11.2 on it copies the output over the input after each step. The output is padded to
-    whole blocks and an input in `pl.ANY` is not, so that it raises a TypeError.
+    whole blocks and an input in `pl.ANY` is not, so that it raises a TypeError. A kernel that reads
+    the input itself gets an error that names the version.
     """
 
     @functools.wraps(interpret)
     def interpreted(*args: Any, **params: Any) -> Any:
         kernel, grid = params["jaxpr"], params["grid_mapping"]
         used = {v for one in kernel.eqns for v in one.invars if isinstance(v, Var)}
-        blocks = list(grid.block_mappings)
+        blocks, read = list(grid.block_mappings), False
         for n, output in params["input_output_aliases"]:
             if kernel.invars[n] not in used:
                 blocks[n - grid.num_index_operands] = blocks[grid.num_inputs + output]
+            else:
+                read = True
         params["grid_mapping"] = grid.replace(block_mappings=tuple(blocks))
-        return interpret(*args, **params)
+        try:
+            return interpret(*args, **params)
+        except TypeError as error:
+            if not read or "carry" not in str(error):
+                raise
+            raise NotImplementedError(
+                f"JAX {jax.__version__} cannot interpret this launch: the kernel reads an input in "
+                "`pl.ANY` that is aliased to an output whose last block hangs over the edge. JAX "
+                "0.11.0 and older can."
+            ) from error
 
     return interpreted
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tried
 from jax.experimental import pallas as pl
 from launched import call
 
@@ -158,6 +159,42 @@ def test_a_newer_jax_is_not_refused_and_an_xla_that_was_tried_is_told_to_compile
     assert newer.stdout.split()[-1] == "True"
     assert "This is JAX 99.1.0rc1, and Pallas Puzzles was tested up to" in newer.stderr
     assert "was tested up to" not in tried.stderr
+
+
+@pytest.mark.newest
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the newest JAX needs Python 3.12")
+def test_no_jax_counts_as_tested_before_the_tests_ran_on_it():
+    assert tried.numbers(_jax.NEWEST_TRIED) <= tried.numbers(jax.__version__)
+
+
+def test_the_tests_name_the_newest_jax_that_passed(tmp_path: Path):
+    path = tmp_path / "_jax.py"
+    path.write_text('OLDEST = "0.7.2"\nNEWEST_TRIED = "0.12.0.1"  # a reason\n')
+    assert not any(tried.record(path, one) for one in ("0.7.2", "0.10.2", "0.12.0", "0.12.0.1"))
+    assert tried.record(path, "0.12.1")
+    assert path.read_text() == 'OLDEST = "0.7.2"\nNEWEST_TRIED = "0.12.1"  # a reason\n'
+    assert len(tried.CONSTANT.findall(tried.FILE.read_text("utf-8"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("installed", "required", "cuts"),
+    [
+        ("0.0.50.1", "0.0.42", True),  # on JAX 0.10 with a libtpu of 0.12
+        ("0.0.42.1", "0.0.50.*", False),
+        (None, "0.0.50.*", True),
+        (None, "0.0.48.*", False),
+    ],
+)
+def test_libtpu_decides_about_tiles_of_bytes_and_not_jax(installed, required, cuts):
+    answer = f"return {installed!r}" if installed else "raise metadata.PackageNotFoundError"
+    setup = (
+        "from importlib import metadata\nversion = metadata.version\n"
+        f"def asked(name):\n  if name != 'libtpu': return version(name)\n  {answer}\n"
+        "metadata.version = asked\n"
+        f"""metadata.requires = lambda name: ['numpy', 'libtpu=={required}; extra == "tpu"']"""
+    )
+    done = imported(setup, "print(puzzles._jax.CUTS_TILES_OF_BYTES)")
+    assert done.stdout.strip() == str(cuts), done.stderr
 
 
 def test_a_version_below_the_range_is_too_old():

@@ -157,7 +157,7 @@ def compiler_problems(
     """
     answers: dict[Callable, Alternative | None] = {puzzle.solution: None}
     answers |= {variant(puzzle, change): change for change in alternatives}
-    programs = {}
+    programs: dict[Any, Any] = {}
     for fn, case in product(answers, cases(puzzle)):
         traced = trace_call(case.judged(fn), *case.args)
         # A kernel that communicates with other devices compiles only in its `shard_map`.

@@ -55,7 +55,7 @@ def over_axes(fn: Callable, axes: Mapping[str, int], shared: Collection[int] = (
         sizes = tuple(axes.values())
         split = [isinstance(x, jax.Array) and n not in shared for n, x in enumerate(args)]
         inner = fn
-        for name, size in reversed(axes.items()):
+        for name, size in reversed([*axes.items()]):
             places = tuple(0 if one else None for one in split)
             inner = jax.vmap(inner, in_axes=places, axis_name=name, axis_size=size)
         pairs = zip(args, split, strict=True)

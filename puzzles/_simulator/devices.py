@@ -111,7 +111,8 @@ class _Program(ProgramInterpreter):
     def __init__(self, how: Semantics, slowest: int | None, in_order: bool, fuel: int) -> None:
         super().__init__()
         self.how, self.slowest, self.in_order, self.most = how, slowest, in_order, fuel
-        self.wire, self.trails, self.spent = Wire(), [], 0
+        self.wire, self.spent = Wire(), 0
+        self.trails: list[RunLog] = []
 
     def _shard_map(self, equation: JaxprEqn, values: _Values) -> _Values:
         params, mesh = equation.params, _Mesh(mesh_axes(equation), self)
@@ -257,7 +258,7 @@ class _Mesh:
         self.ends: list[list[_End]] = [[] for _ in range(self.count)]
         # Of a device: accesses that another device may not know of, by place.
         self.accesses: list[dict[Any, tuple[str, View, int, str]]] = [{} for _ in self.clocks]
-        self.waits: dict[int, tuple[JaxprEqn, _Semaphore, int, str]] = {}
+        self.waits: dict[int, tuple[_Device, Any, str, _Semaphore | None, int]] = {}
 
     def index(self, device: int, named: Any) -> np.int32:
         """`axis_index` of a device along an axis, or several."""
@@ -392,7 +393,8 @@ class _Mesh:
             if semaphore.value <= 0:
                 continue
             device = self.launched[-1][semaphore.device]
-            facts = dict(name=semaphore.name, device=semaphore.device, count=semaphore.value)
+            facts: dict[str, Any] = dict(name=semaphore.name, device=semaphore.device)
+            facts["count"] = semaphore.value
             words = "barrier_left_signalled" if semaphore.barrier else "semaphore_of_device_left"
             end = next((end for each in semaphore.arrivals for end in each.ends), None)
             if end is not None:
@@ -421,10 +423,11 @@ class _Device(Machine):
     entered = 0
 
     def __init__(self, mesh: _Mesh, number: int, call: JaxprEqn, launch: Launch, nth: int) -> None:
-        super().__init__(call, launch, mesh.how, trail=RunLog(launch))
+        trail = RunLog(launch)
+        super().__init__(call, launch, mesh.how, trail=trail)
         self.mesh, self.number, self.nth = mesh, number, nth
         self.fuel = mesh.program.most
-        mesh.program.trails.append(self.trail)
+        mesh.program.trails.append(trail)
         self.collective = compiler_param(call.params["compiler_params"], "collective_id")
         operands = enumerate((*launch.inputs, *launch.outputs), len(launch.scalars))
         self.moving = {n for n, one in operands if one.piped and launch.steps > 1}
@@ -473,7 +476,7 @@ class _Device(Machine):
                 n for n in range(mesh.count)
                 if n != self.number and n in here and mesh.knows(self.number, n, here[n].entered)
             ]  # fmt: skip
-            facts = dict(there=there, does=does)
+            facts: dict[str, Any] = dict(there=there, does=does)
             facts["heard"] = sentence("heard_from", devices=_named(heard)) if heard else ""
             self.wrong(equation, "device_not_entered", **facts)
         assert other is not None
@@ -517,7 +520,7 @@ class _Device(Machine):
                 continue
             if end.view.meets(view):
                 key = _INTO[how] if end.lands else "device_writes_out_of"
-                facts = dict(text=_text(equation), place=view, copy=end.copy.line)
+                facts: dict[str, Any] = dict(text=_text(equation), place=view, copy=end.copy.line)
                 facts |= dict(sender=end.copy.sender, there=end.copy.receiver)
                 facts["waited"] = self.waited(end)
                 self.wrong(equation, key, **facts)
@@ -533,7 +536,8 @@ class _Device(Machine):
     def lands(self, equation: JaxprEqn, there: int, copy: _Copy) -> None:
         """Raise `HazardError` if a copy to another device may meet an access or a copy there."""
         mesh, me, view = self.mesh, self.number, copy.target
-        words, facts = "", dict(there=there, place=view, text=copy.line)
+        facts: dict[str, Any] = dict(there=there, place=view, text=copy.line)
+        words = ""
         for end in mesh.ends[there]:
             if not mesh.knows(me, there, end.over) and end.view.meets(view):
                 words = "lands_where_another_lands" if end.lands else "lands_before_it_is_sent"
@@ -577,7 +581,7 @@ class _Device(Machine):
         if is_remote(equation):
             array = self.part(equation, *sending, "no_such_semaphore")
             self.arrives(me, array, sending, _Arrival(old.nbytes, clock, time, [sends]))
-        if not self.how.late:
+        if self.how is None or not self.how.late:
             copy.land()
         return []
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from puzzles._jax import is_remote
 from puzzles._launch import WARNING, Finding, Launch, Traced, told
 from puzzles._program import equations, kernel_calls
 from puzzles._rules import sentence
-from puzzles._simulator.devices import on_mesh, run_devices, schedules
+from puzzles._simulator.devices import DevicesRun, on_mesh, run_devices, schedules
 from puzzles._simulator.programs import ProgramRun, run_as
 from puzzles._simulator.semantics import (
     EDGE,
@@ -200,9 +200,12 @@ def _most(launches: Sequence[Launch]) -> int | None:
     return max(2, min(FIRST_STEPS // max(1, len(launches)), int(share)))
 
 
+_Run = TypeVar("_Run", ProgramRun, DevicesRun)
+
+
 def differing(
-    run: Callable[[Semantics], ProgramRun], how: Semantics, asked: Sequence[str]
-) -> tuple[ProgramRun, Finding | None]:
+    run: Callable[[Semantics], _Run], how: Semantics, asked: Sequence[str]
+) -> tuple[_Run, Finding | None]:
     """The first of several runs, and which of the questions asked makes others differ from it."""
     first, other = run(how), run(replace(how, **{what: _OTHER[what] for what in asked}))
     if agree(first, other):
@@ -220,7 +223,7 @@ def _meet(launch: Launch) -> bool:
     return bool(launch.scratch) and any(word == "parallel" and n > 1 for word, n in words)
 
 
-def agree(one: ProgramRun, other: ProgramRun) -> bool:
+def agree(one: _Run, other: _Run) -> bool:
     """Whether the results are; of a launch that was cut off, the blocks carried back so far."""
     if one.cut or other.cut:
         return difference(one, other) is None
@@ -228,7 +231,7 @@ def agree(one: ProgramRun, other: ProgramRun) -> bool:
     return all(comparable(a) == comparable(b) for a, b in pairs)
 
 
-def difference(one: ProgramRun, other: ProgramRun) -> tuple[RunLog, Observation] | None:
+def difference(one: _Run, other: _Run) -> tuple[RunLog, Observation] | None:
     """The first block carried back to HBM that differs."""
     for mine, theirs in zip(one.trails, other.trails, strict=False):
         blocks = {(b.operand, b.step): b.what for b in theirs.carried}

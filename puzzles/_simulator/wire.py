@@ -87,7 +87,7 @@ class Wire:
     @property
     def seconds(self) -> float:
         """When the last device has ended."""
-        return max((each.end for each in (*self.spans, *self.transfers)), default=0.0)
+        return max([*(s.end for s in self.spans), *(t.end for t in self.transfers)], default=0.0)
 
 
 class Clock:

@@ -232,6 +232,8 @@ def quantized_grouped_matmul(
 #         row = f"{moved / 2**20:6.0f} MiB{2 * M * K * N / moved:6.0f} FLOP/byte" if moved else "no receipt"
 #         measured = "" if INTERPRET else f"{milliseconds(fn, *shapes, sizes):9.2f} ms"
 #         print(f"  {name:16}{row:28}{measured}")
+# if "Megablox" in rivals:
+#     print(f"Megablox: jax/experimental/pallas/ops/tpu/megablox/gmm.py, JAX {jax.__version__}")
 # if INTERPRET:
 #     print("This is a CPU: how long each takes, only a TPU can tell.")
 

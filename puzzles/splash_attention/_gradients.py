@@ -16,7 +16,7 @@ from puzzles._judge import Code, execute
 from puzzles._launch import trace_call
 from puzzles.splash_attention._costs import WINDOW
 from puzzles.splash_attention._graduation import Case, draw
-from puzzles.splash_attention._production import Cost, has_splash, shipped
+from puzzles.splash_attention._production import Cost, has_splash, shipped, source
 from puzzles.splash_attention.computed_masks import Rule
 
 __all__ = [
@@ -219,7 +219,7 @@ def graduate(fn: Callable) -> str:
             str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
         )
         return f"not yet: {why.splitlines()[0] if why else 'no kernel'}"
-    return f"{HEAD}\n{row}"
+    return f"{HEAD}\n{row}\n{source()}"
 
 
 def step_costs(fn: Callable, case: Case) -> dict[str, dict[str, Cost]]:

@@ -24,7 +24,7 @@ from puzzles.splash_attention._costs import (
     shipped_masks,
     yours_or_reference,
 )
-from puzzles.splash_attention._production import Cost, has_splash, production, shipped
+from puzzles.splash_attention._production import Cost, has_splash, production, shipped, source
 
 __all__ = [
     "Case",
@@ -284,7 +284,7 @@ def graduate(fn: Callable) -> str:
             str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
         )
         return f"not yet: {why.splitlines()[0] if why else 'no kernel'}"
-    return "\n".join([HEAD, *rows])
+    return "\n".join([HEAD, *rows, "", source()])
 
 
 def blind(fn: Callable) -> list[str]:

@@ -58,6 +58,14 @@ def has_splash() -> bool:
     return True
 
 
+def source() -> str:
+    """A line with the file of JAX's kernel and the version of JAX, if it has one."""
+    if not has_splash():
+        return f"JAX {jax.__version__} ships no SplashAttention."
+    file = "jax/experimental/pallas/ops/tpu/splash_attention/splash_attention_kernel.py"
+    return f"JAX's kernel: {file}, JAX {jax.__version__}"
+
+
 def shipped(name: str, *args: Any) -> Any:
     """A mask of one of JAX's own classes, as its users would write it."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as mask_lib

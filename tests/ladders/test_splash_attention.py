@@ -10,8 +10,10 @@ are rougher, value heads may differ, and rows may attend to nothing, which JAX's
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -183,7 +185,10 @@ def test_a_list_of_another_mask_is_refused_in_a_sentence() -> None:
 def test_a_learner_reads_the_table_or_what_is_wrong() -> None:
     table = graduation.graduate(SOLUTION)
     assert table.startswith(graduation.HEAD)
-    calls, blind = table.split("\n\n")
+    calls, blind, source = table.split("\n\n")
+    file, version = re.fullmatch(r"JAX's kernel: (\S+), JAX (\S+)", source).groups()
+    assert (Path(jax.__file__).parents[1] / file).is_file()
+    assert version == jax.__version__
     assert len(calls.splitlines()) == len([*graduation.HEAD.splitlines(), *graduation.examples()])
     assert blind.splitlines()[1].split() == ["yours", "zeros", "zeros"]
     zeros = graduation.graduate(lambda q, k, v, *args, bq, bk: jnp.zeros_like(q))

@@ -68,8 +68,9 @@ def test_what_is_wrong_or_wasteful_does_not_graduate(fn: Callable, says: str) ->
 
 @sample.drill
 def test_a_learner_reads_the_table_or_what_is_wrong() -> None:
-    head, row = graduation.graduate(SOLUTION).splitlines()
+    head, row, source = graduation.graduate(SOLUTION).splitlines()
     assert head == graduation.HEAD
+    assert source.endswith(f"splash_attention_kernel.py, JAX {jax.__version__}")
     assert row.endswith("2, 3, 4")
     queries = graduation.graduate(lambda q, *args, **blocks: q)
     assert queries.startswith("not yet: the result is float32 (4, 256, 64), and should be")
