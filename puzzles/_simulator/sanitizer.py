@@ -54,6 +54,8 @@ _DEPENDS_IN_A_BLOCK = {
     "backwards": "depends_in_a_block_backwards",
 }
 
+_Run = TypeVar("_Run", ProgramRun, DevicesRun)
+
 
 @dataclass(frozen=True)
 class Sanitized:
@@ -109,10 +111,8 @@ def _on_devices(traced: Traced, seed: int) -> Sanitized:
     """
     if (why := refused(traced, ())) is not None:
         return Sanitized(why_not=why)
-    program, count = (
-        replace(traced, leaves=given(traced.leaves, seed)),
-        math.prod(on_mesh(traced).values()),
-    )
+    program = replace(traced, leaves=given(traced.leaves, seed))
+    count = math.prod(on_mesh(traced).values())
     said, run = f"all steps on {count} devices", partial(run_devices, program)
     try:
         in_order = partial(run, in_order=True)
