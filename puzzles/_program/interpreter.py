@@ -12,7 +12,7 @@ from puzzles._program.jaxprs import CALLS, Interpreter, callee
 from puzzles._program.numpy_rules import computed, has_rule
 from puzzles._rules import sentence
 
-FUEL = 200_000  # equations: a second or two
+FUEL = 200_000  # equations, or events of all grid steps: a second or two
 TURNS = 10_000  # iterations of a `while`: more than any puzzle needs
 _ENTERED = 5  # entering a program takes as long as so many equations
 Values = list[Any]

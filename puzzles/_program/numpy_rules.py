@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from puzzles._jax import JaxprEqn
-from puzzles._program.scalar_rules import RULES, evaluate
+from puzzles._program.scalar_rules import RULES, evaluate, narrow, wide
 
 Rule = Callable[[dict[str, Any], list[np.ndarray]], Any]
 
@@ -52,41 +50,19 @@ def computed(equation: JaxprEqn, values: list[np.ndarray]) -> list[np.ndarray]:
     return [np.asarray(x).astype(v.aval.dtype, copy=False) for x, v in pairs]
 
 
-@cache
-def narrow(dtype: Any) -> bool:
-    """True for a float of fewer than 32 bits."""
-    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
-
-
-def _wide(x: np.ndarray) -> np.ndarray:
-    """Narrow floats as f32, because the CPU computes in f32 and rounds once."""
-    return x.astype(np.float32) if narrow(x.dtype) else x
-
-
 def _elementwise(function: Callable) -> Rule:
-    return lambda _, values: function(*map(_wide, values))
+    return lambda _, values: function(*map(wide, values))
 
 
 def _exp(x: np.ndarray) -> np.ndarray:
     """The exponential, with subnormal results flushed to 0, as on a TPU and in XLA on a CPU."""
-    result = np.exp(_wide(x))
+    result = np.exp(wide(x))
     return np.where(result < np.finfo(result.dtype).tiny, 0, result)
 
 
 def _exp2(_: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
     """As in JAX on a CPU: the exponent is rounded to the operand's dtype first."""
     return _exp(values[0] * values[0].dtype.type(math.log(2)))
-
-
-def _cast(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
-    """Cast; a float beyond an integer's range becomes the range's end, and NaN becomes 0."""
-    (x,), dtype = values, np.dtype(params["new_dtype"])
-    if dtype.kind == "b":
-        return x != 0
-    if dtype.kind in "iu" and jnp.issubdtype(x.dtype, jnp.floating):
-        ends, whole = np.iinfo(dtype), np.nan_to_num(np.trunc(x.astype(np.float64)))
-        return np.clip(whole, ends.min, ends.max)
-    return x.astype(dtype)
 
 
 def _dot(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
@@ -99,7 +75,7 @@ def _dot(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
 def _product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """A product of matrices. Integer sums below 2**53 are exact in f64, which is fast."""
     if any(factor.dtype.kind not in "iub" for factor in (x, y)):
-        return np.matmul(_wide(x), _wide(y))
+        return np.matmul(wide(x), wide(y))
     bits = 8 * (x.dtype.itemsize + y.dtype.itemsize) + x.shape[-1].bit_length()
     if bits < 53:
         return np.matmul(x.astype(np.float64), y.astype(np.float64)).astype(np.int64)
@@ -217,7 +193,7 @@ def _before(_: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
 
 def _sort(params: dict[str, Any], values: list[np.ndarray]) -> list[np.ndarray]:
     axis, keys = params["dimension"], values[: params["num_keys"]]
-    order = np.lexsort([_wide(key) for key in reversed(keys)], axis=axis)
+    order = np.lexsort([wide(key) for key in reversed(keys)], axis=axis)
     return [np.take_along_axis(x, order, axis) for x in values]
 
 
@@ -226,13 +202,12 @@ def _top_k(params: dict[str, Any], values: list[np.ndarray]) -> list[np.ndarray]
     if params.get("axis", x.ndim - 1) != x.ndim - 1 or np.isnan(x).any():
         raise NotImplementedError
     # Equal numbers keep their order, but 0.0 comes before -0.0.
-    falling = [~x] if x.dtype.kind in "iub" else [np.signbit(x), -_wide(x)]
+    falling = [~x] if x.dtype.kind in "iub" else [np.signbit(x), -wide(x)]
     order = np.lexsort(falling, axis=-1)[..., :k]
     return [np.take_along_axis(x, order, -1), order]
 
 
 BLOCKS: dict[str, Rule] = {
-    "convert_element_type": _cast,
     "dot_general": _dot,
     "reduce_sum": _reduced(np.sum), "reduce_max": _reduced(np.max),
     "reduce_min": _reduced(np.min),
@@ -242,8 +217,6 @@ BLOCKS: dict[str, Rule] = {
     "log1p": _elementwise(np.log1p), "tanh": _elementwise(np.tanh),
     "sqrt": _elementwise(np.sqrt), "rsqrt": _elementwise(lambda x: 1 / np.sqrt(x)),
     "logistic": _elementwise(lambda x: 1 / (1 + np.exp(-x))), "pow": _elementwise(np.power),
-    "integer_pow": lambda params, values: np.power(_wide(values[0]), params["y"]),
-    "sign": _elementwise(lambda x: np.where(x == 0, x, np.sign(x))),  # the sign of -0.0 is -0.0
     "lt_to": _before,
     "is_finite": lambda _, values: np.isfinite(values[0]),
     "slice": _slice,

@@ -8,8 +8,11 @@ it are computed eight times, not sixty-four.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from puzzles._jax import JaxprEqn, bind_params
@@ -38,6 +41,17 @@ def _by_jax(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> list[np.
         out = jax.vmap(lambda *row: equation.primitive.bind(*functions, *row, **params))(*flat)
     outputs = out if equation.primitive.multiple_results else [out]
     return [np.asarray(o).reshape(lead + o.shape[1:]) for o in outputs]
+
+
+@cache
+def narrow(dtype: Any) -> bool:
+    """True for a float of fewer than 32 bits."""
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+
+
+def wide(x: np.ndarray) -> np.ndarray:
+    """Narrow floats as f32, because the CPU computes in f32 and rounds once."""
+    return x.astype(np.float32) if narrow(x.dtype) else x
 
 
 def elementwise(function: Callable[..., np.ndarray]) -> Rule:
@@ -78,6 +92,21 @@ def _select(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
     return out
 
 
+def _sign(x: np.ndarray) -> np.ndarray:
+    return np.where(x == 0, x, np.sign(x))  # the sign of -0.0 is -0.0
+
+
+def _cast(equation: JaxprEqn, values: list[np.ndarray], _: int) -> np.ndarray:
+    """Cast; a float beyond an integer's range becomes the range's end, and NaN becomes 0."""
+    (x,), dtype = values, np.dtype(equation.params["new_dtype"])
+    if dtype.kind == "b":
+        return x != 0
+    if dtype.kind in "iu" and jnp.issubdtype(x.dtype, jnp.floating):
+        ends, whole = np.iinfo(dtype), np.nan_to_num(np.trunc(x.astype(np.float64)))
+        return np.clip(whole, ends.min, ends.max)
+    return x.astype(dtype)
+
+
 def _same_data(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
     return values[0].reshape(values[0].shape[:rank] + equation.outvars[0].aval.shape)
 
@@ -100,14 +129,13 @@ def _iota(equation: JaxprEqn, _: list[np.ndarray], rank: int) -> np.ndarray:
 
 _ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
     "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "div": _div,
-    "rem": _rem, "max": np.maximum, "min": np.minimum, "neg": np.negative, "sign": np.sign,
+    "rem": _rem, "max": np.maximum, "min": np.minimum, "neg": np.negative, "sign": _sign,
     "abs": np.abs, "floor": np.floor, "ceil": np.ceil, "square": np.square,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
     "gt": np.greater, "ge": np.greater_equal,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert,
     "select_n": _select, "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
 }  # fmt: skip
-_BOOL = np.dtype(bool)
 _SAME_DATA = (
     "reshape", "squeeze", "expand_dims", "copy", "copy_p", "stop_gradient", "multiple_of",
     "max_contiguous",
@@ -115,8 +143,8 @@ _SAME_DATA = (
 RULES: dict[str, Rule] = {
     **{name: elementwise(function) for name, function in _ELEMENTWISE.items()},
     **dict.fromkeys(_SAME_DATA, _same_data),
-    "convert_element_type": lambda e, v, _: v[0] != 0 if e.params["new_dtype"] == _BOOL else v[0],
-    "integer_pow": lambda e, v, _: np.power(v[0], e.params["y"]),
+    "convert_element_type": _cast,
+    "integer_pow": lambda equation, values, _: np.power(wide(values[0]), equation.params["y"]),
     "broadcast_in_dim": _broadcast_in_dim,
     "iota": _iota,
 }
