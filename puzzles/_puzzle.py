@@ -140,7 +140,7 @@ class Puzzle:
     def place_of(self, change: Alternative) -> str:
         """`file:line` of a mistake or an alternative in the TOML file."""
         text = self.record_path.read_text("utf-8") if self.record_path.exists() else ""
-        return f"{self.record_file}:{_record.line_of(text, change.name)}"
+        return f"{self.record_file}:{_record.line_number(text, change.name)}"
 
     def place(self, needle: str, author: bool = True) -> str:
         """`file:line` of the first line with `needle`, in the author cell if `author`.

@@ -81,7 +81,7 @@ def read(path: Path, shown: str) -> Record:
     names = [row.get("name") for _, row in rows]
     for kind, row in rows:
         if why := _fault(kind, row, names):
-            raise RecordError(f"{shown}:{line_of(text, row.get('name', ''))}: {why}")
+            raise RecordError(f"{shown}:{line_number(text, row.get('name', ''))}: {why}")
     return Record(
         tuple(Mistake(**_fields(row)) for kind, row in rows if kind == "mistake"),
         tuple(Alternative(**_fields(row)) for kind, row in rows if kind == "alternative"),
@@ -107,7 +107,7 @@ def _fault(kind: str, row: Mapping[str, Any], names: Iterable[Any]) -> str:
     return ""
 
 
-def line_of(text: str, name: str) -> int:
+def line_number(text: str, name: str) -> int:
     """The line in a record's text that names the answer `name`; 1 if there is none."""
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("name") and _is_name(line, name):

@@ -47,7 +47,11 @@ def test_a_record_holds_mistakes_and_alternatives_in_their_order(tmp_path: Path)
     record = _record.read(tmp_path / "a.toml", "a.toml")
     assert record == Record((Mistake("adds one", (("10", "1"),), says="one is not ten"),), (other,))
     assert other.apply("x + 10\n") == " - -10\n\ndef f():\n    pass\n"
-    assert [_record.line_of(TEXT, one) for one in ("adds one", other.name, "gone")] == [2, 10, 1]
+    assert [_record.line_number(TEXT, one) for one in ("adds one", other.name, "gone")] == [
+        2,
+        10,
+        1,
+    ]
 
 
 def test_a_puzzle_without_a_file_has_an_empty_record(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ what not. `command` is the same for a shell.
 
 from __future__ import annotations
 
+from puzzles._examine.context import every_launch
 from puzzles._examine.examination import Examination
 from puzzles._examine.examining import examine
 from puzzles._examine.shell import command, options
-from puzzles._examine.within import every_launch

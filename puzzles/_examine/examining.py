@@ -21,7 +21,7 @@ from puzzles._compile import (
 )
 from puzzles._examine.examination import Examination
 from puzzles._examine.ignores import without_ignored
-from puzzles._examine.inner import revisited_inside
+from puzzles._examine.inner_pipelines import revisited_inside
 from puzzles._judge import equations_outside, message_of, unwrap
 from puzzles._launch import (
     ERROR,

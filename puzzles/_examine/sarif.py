@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from puzzles._examine.apart import Reply
+from puzzles._examine.subprocesses import Reply
 from puzzles._rules import RULES, address
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

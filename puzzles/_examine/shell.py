@@ -16,8 +16,8 @@ from typing import Any
 
 from puzzles._compile import CHIPS
 from puzzles._examine import costs
-from puzzles._examine.apart import Reply, Request, apart
 from puzzles._examine.sarif import sarif
+from puzzles._examine.subprocesses import Reply, Request, run_request
 from puzzles._examine.targets import TargetError
 from puzzles._launch import ERROR, SEVERITIES
 
@@ -62,7 +62,7 @@ def _report(target: list[str], given: argparse.Namespace, kept: dict[str, costs.
     before = None if given.update_baseline else kept.get(name)
     file = str(given.baseline)
     asked = Request(function, tuple(arguments), given.chips, given.seed, before, file)
-    report = apart(asked, given.timeout)
+    report = run_request(asked, given.timeout)
     if given.baseline and before is None and report.costs:
         kept[name] = report.costs
         _write(given.baseline, kept)

@@ -1,7 +1,7 @@
 """Judge a function as an answer to a puzzle, and return a `Verdict`.
 
 `judge` applies the `QUESTIONS` of `judging.py` in order to the function's `Answer`: to its `Run` on
-each `Case`, and to its costs at the production shape. The first `Finding` becomes the verdict. If
+each `Case`, and to its costs at the production shape. The first `Breach` becomes the verdict. If
 numbers are wrong, the `EXPLAINERS` look for the cause. This package prints nothing.
 """
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
-from puzzles._judge.origin import line_of, observed
+from puzzles._judge.origin import observed, source_text
 from puzzles._launch import ARITHMETIC, REDUCTIONS, TRANSCENDENTAL, Traced
 from puzzles._program import (
     LAYOUT,
@@ -18,7 +18,7 @@ from puzzles._program import (
     outside,
     through,
 )
-from puzzles._rules import Finding
+from puzzles._rules import Breach
 
 _EXACT = {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "clamp"}
 _EXACT |= {"reduce_max", "reduce_min", "argmax", "argmin", "cummax", "cummin"}
@@ -26,7 +26,7 @@ _ROUNDS = (ARITHMETIC | TRANSCENDENTAL | REDUCTIONS) - _EXACT  # Mosaic rejects 
 _MOVES = LAYOUT | {"select_n"}
 
 
-def narrowings(traced: Traced) -> list[Finding]:
+def narrowings(traced: Traced) -> list[Breach]:
     """The places in a program and its kernels that round to a narrow float and compute with it.
 
     A product with a scalar does not count.
@@ -34,17 +34,17 @@ def narrowings(traced: Traced) -> list[Finding]:
     return list(_places(traced.jaxpr.jaxpr, {}, set(), False))
 
 
-def foreign(own: Iterable[Finding], par: Iterable[Finding]) -> list[Finding]:
+def foreign(own: Iterable[Breach], par: Iterable[Breach]) -> list[Breach]:
     """The roundings of an answer (`own`) of kinds that the reference (`par`) has not."""
     usual = {(finding.facts["kernel"], finding.form) for finding in par}
     return [f for f in own if (f.facts["kernel"], f.form) not in usual]
 
 
-def _place(equation: JaxprEqn, form: str, dtype: Any, kernel: bool) -> Finding:
-    line = line_of(equation)
+def _place(equation: JaxprEqn, form: str, dtype: Any, kernel: bool) -> Breach:
+    line = source_text(equation)
     who = f"`{line}`" if line else "the kernel" if kernel else "the function"
     facts = {"who": who, "dtype": dtype.name, "kernel": kernel}
-    return Finding("rounds-on-the-way", facts, form=form)
+    return Breach("rounds-on-the-way", facts, form=form)
 
 
 @dataclass
@@ -60,18 +60,16 @@ class _Scope:
 
     refs: dict[Var, Var]
     how: dict[Var, str] = field(default_factory=dict)
-    wide: dict[Var, Finding] = field(default_factory=dict)
+    wide: dict[Var, Breach] = field(default_factory=dict)
     masks: set[Var] = field(default_factory=set)
     written: set[Var] = field(default_factory=set)
 
-    def returned(self, jaxpr: Jaxpr) -> list[Finding]:
+    def returned(self, jaxpr: Jaxpr) -> list[Breach]:
         """The findings about the results of the program."""
         return [self.wide[v] for v in jaxpr.outvars if isinstance(v, Var) and v in self.wide]
 
 
-def _places(
-    jaxpr: Jaxpr, refs: dict[Var, Var], stored: set[Var], kernel: bool
-) -> Iterator[Finding]:
+def _places(jaxpr: Jaxpr, refs: dict[Var, Var], stored: set[Var], kernel: bool) -> Iterator[Breach]:
     """Yield the findings of a program. stored: the Refs that hold rounded values; it grows."""
     scopes = [_Scope(refs)]
 
@@ -97,7 +95,7 @@ def _places(
     yield from scopes[0].returned(jaxpr)
 
 
-def _in_kernel(call: JaxprEqn, scope: _Scope) -> list[Finding]:
+def _in_kernel(call: JaxprEqn, scope: _Scope) -> list[Breach]:
     """The findings of a kernel.
 
     It is read twice, because a step may read a Ref that an earlier step stored to further below.
@@ -110,7 +108,7 @@ def _in_kernel(call: JaxprEqn, scope: _Scope) -> list[Finding]:
     return [list(_places(kernel, own, stored, True)) for _ in range(2)][1]
 
 
-def _goes_on(equation: JaxprEqn, scope: _Scope) -> Iterator[Finding]:
+def _goes_on(equation: JaxprEqn, scope: _Scope) -> Iterator[Breach]:
     """Yield the finding of an operand that is float32 again and is not rounded here."""
     again = [scope.wide[v] for v in equation.invars if isinstance(v, Var) and v in scope.wide]
     if again and _moves(equation):
@@ -119,9 +117,7 @@ def _goes_on(equation: JaxprEqn, scope: _Scope) -> Iterator[Finding]:
         yield again[0]
 
 
-def _rounded(
-    equation: JaxprEqn, scope: _Scope, stored: set[Var], kernel: bool
-) -> Iterator[Finding]:
+def _rounded(equation: JaxprEqn, scope: _Scope, stored: set[Var], kernel: bool) -> Iterator[Breach]:
     """Update the facts for an equation, and yield a finding if it computes in a narrow float."""
     name, how, out = equation.primitive.name, scope.how, equation.outvars[0]
     form = next((how[v] for v in equation.invars if isinstance(v, Var) and v in how), None)

@@ -23,7 +23,7 @@ from puzzles._judge.source import Code
 from puzzles._launch import Launch, Traced, trace_call
 from puzzles._program import kernel_calls
 from puzzles._puzzle import Puzzle
-from puzzles._rules import Finding
+from puzzles._rules import Breach
 from puzzles._simulator import (
     DevicesRun,
     Semantics,
@@ -193,9 +193,9 @@ class Run:
         form: str = "",
         title: str | None = None,
         **facts: object,
-    ) -> Finding:
+    ) -> Breach:
         """A finding: this case breaks a rule."""
-        return Finding(rule, facts, self.label, form=form, title=title)
+        return Breach(rule, facts, self.label, form=form, title=title)
 
 
 def _in_one_way(launch: Launch) -> bool:

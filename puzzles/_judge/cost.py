@@ -12,10 +12,10 @@ import numpy as np
 from puzzles._compile import CHIPS, price
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge.accuracy import narrowings
-from puzzles._judge.origin import line_of, observed
+from puzzles._judge.origin import observed, source_text
 from puzzles._launch import Dot, Launch, Operand, Traced, itemsize
 from puzzles._program import PALLAS_CALL, turns, visited
-from puzzles._rules import Finding
+from puzzles._rules import Breach
 
 # The same bytes under another shape: nothing moves.
 _VIEWS = {"reshape", "squeeze", "bitcast_convert_type", "optimization_barrier", "stop_gradient"}
@@ -51,7 +51,7 @@ class Cost:
 
     launches: tuple[Launch, ...]
     made: tuple[Written, ...]
-    narrowings: tuple[Finding, ...] = ()
+    narrowings: tuple[Breach, ...] = ()
 
     @classmethod
     def of(cls, traced: Traced) -> Cost:
@@ -151,7 +151,7 @@ def _made(jaxpr: Jaxpr) -> Iterator[Written]:
             continue
         avals = [v.aval for v in equation.outvars if hasattr(v.aval, "shape")]
         size = sum(math.prod(aval.shape) * itemsize(aval.dtype) for aval in avals)
-        lines = map(line_of, (equation, *reversed(path)))
+        lines = map(source_text, (equation, *reversed(path)))
         line = next(filter(None, lines), "")
         yield Written(size * turns(path), equation.primitive.name, line)
 

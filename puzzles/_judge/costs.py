@@ -28,7 +28,7 @@ from puzzles._program import (
 )
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import amount, amounts, scaled, seconds_words
-from puzzles._rules import Finding, sentence
+from puzzles._rules import Breach, sentence
 
 # Where blocks differ, costs that follow from them do, too: how full the tiles along the edge of a
 # mask or a group are, how often a block is fetched again.
@@ -60,9 +60,9 @@ class Scale:
     par: Cost
     slack: Mapping[str, float] = field(default_factory=dict)
 
-    def wrong(self, rule: str, /, form: str = "", **facts: object) -> Finding:
+    def wrong(self, rule: str, /, form: str = "", **facts: object) -> Breach:
         """That a rule is broken there."""
-        return Finding(rule, facts, self.label, scale=True, form=form)
+        return Breach(rule, facts, self.label, scale=True, form=form)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Limit:
     asked: Callable[[Cost, Cost], bool] = lambda mine, par: True
 
 
-def dearer(scale: Scale) -> Finding | None:
+def dearer(scale: Scale) -> Breach | None:
     """The first cost above its limit: those that explain others come first."""
     mine, par = scale.mine.least, scale.par
     same = mine.blocks == par.blocks

@@ -18,13 +18,13 @@ import numpy as np
 from puzzles._jax import call_at_fault, params_at_fault
 from puzzles._judge.source import author_wrote, is_learners, lines_of, unwrap
 from puzzles._program import LoopLimitError, UnreadableError
-from puzzles._rules import Finding, rows, sentence
+from puzzles._rules import Breach, rows, sentence
 
 
 class RejectedError(Exception):
     """The learner's code has a fault; carries the finding to `judge`."""
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: Breach) -> None:
         super().__init__(finding.rule)
         self.finding = finding
 
@@ -42,7 +42,7 @@ def learners_code(label: str) -> Iterator[None]:
             jax.config.update("jax_traceback_filtering", "off")
             yield
     except UnreadableError as error:
-        raise RejectedError(Finding("unreadable", {"says": str(error)}, label)) from None
+        raise RejectedError(Breach("unreadable", {"says": str(error)}, label)) from None
     except Exception as error:
         raise RejectedError(raised(error, label)) from None
     finally:
@@ -51,9 +51,9 @@ def learners_code(label: str) -> Iterator[None]:
             jax.config.update(name, before[name])
 
 
-def raised(error: Exception, label: str) -> Finding:
+def raised(error: Exception, label: str) -> Breach:
     """The finding for an exception of the learner's code."""
-    return Finding("raises", {"says": message_of(error)}, label)
+    return Breach("raises", {"says": message_of(error)}, label)
 
 
 def message_of(error: Exception) -> str:
@@ -77,7 +77,7 @@ def _of_the_call(error: Exception) -> str:
     last = [frame for frame, _ in walk_tb(error.__traceback__)][-1:]
     by_jax = any(not is_learners(frame.f_code.co_filename) for frame in last)
     if "positional argument" in str(error) and by_jax:
-        line = line_of(index_map)
+        line = first_line(index_map)
         which = sentence("index_map_in", line=line) if line else ""
         also = sentence("prefetched_first") if prefetched else ""
         return " ".join(filter(None, (which, also)))
@@ -144,7 +144,7 @@ def meanwhile(error: BaseException) -> str:
     return f"in a kernel with {far[0]} in HBM" if far else "in a kernel"
 
 
-def line_of(function: Any) -> str:
+def first_line(function: Any) -> str:
     """The learner's line that begins a function; "" if it is not the learner's."""
     code = getattr(unwrap(function), "__code__", None)
     if code is None or not is_learners(code.co_filename):

@@ -17,12 +17,12 @@ from puzzles._judge.questions import MAY_RUN, error, memory, pallas, tpu, unsolv
 from puzzles._judge.verdict import Verdict, lesson, passed
 from puzzles._launch import keeping_traces
 from puzzles._puzzle import Puzzle
-from puzzles._rules import RULES, Finding, sentence
+from puzzles._rules import RULES, Breach, sentence
 
 
 @dataclass(frozen=True)
 class Question:
-    """Functions that return a `Finding` or None, applied to each item that `of` returns."""
+    """Functions that return a `Breach` or None, applied to each item that `of` returns."""
 
     of: Callable[[Answer], Sequence | Iterator]
     questions: Sequence[Callable]
@@ -131,7 +131,7 @@ def _refused(
 
 def first_finding(
     answer: Answer, questions: Sequence[Question]
-) -> tuple[Run | None, Finding | None]:
+) -> tuple[Run | None, Breach | None]:
     """The item (a run, say) of the first finding, and the finding; or (None, None)."""
     for group in questions:
         of = None
@@ -145,7 +145,7 @@ def first_finding(
     return None, None
 
 
-def _verdict_of(answer: Answer, run: Run | None, finding: Finding) -> Verdict:
+def _verdict_of(answer: Answer, run: Run | None, finding: Breach) -> Verdict:
     """The verdict of a finding, with explanations, and the seed of a random case."""
     puzzle, rule = answer.puzzle, RULES[finding.rule]
     parts, seed, notes = {}, None, []

@@ -105,7 +105,7 @@ def where_made(equation: JaxprEqn) -> str:
     """The learner's line in words, or ", in the backward pass"; "" if it is not known."""
     if _in_backward_pass(equation):
         return ", in the backward pass"
-    line = line_of(equation)
+    line = source_text(equation)
     return f": `{line}`" if line else ""
 
 
@@ -114,7 +114,7 @@ def _in_backward_pass(equation: JaxprEqn) -> bool:
     return "transpose(" in str(equation.source_info.name_stack)
 
 
-def line_of(equation: JaxprEqn) -> str:
+def source_text(equation: JaxprEqn) -> str:
     """The learner's source line that made `equation`, or '' if it is not known."""
     frame = None if _in_backward_pass(equation) else _frame(equation)
     return "" if frame is None else linecache.getline(frame.file_name, frame.line_num).strip()

@@ -94,7 +94,7 @@ RULES = {name: Rule(**row) for name, row in _read("rules").items()}
 
 
 @dataclass(frozen=True)
-class Finding:
+class Breach:
     """A broken rule, and the facts for its sentence.
 
     case: the dims of the case, in words. scale: True at the production shape.

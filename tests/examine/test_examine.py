@@ -23,9 +23,10 @@ from launched import call, copy_kernel, cores, from_hbm
 import puzzles
 from puzzles import examine
 from puzzles._examine import targets
-from puzzles._launch import KINDS
+from puzzles._launch.finding import KINDS
 from puzzles._program import run
-from puzzles._simulator import drawn, simulator
+from puzzles._simulator import simulator
+from puzzles._simulator.semantics import drawn
 
 f32, i32 = jnp.float32, jnp.int32
 S = jax.ShapeDtypeStruct

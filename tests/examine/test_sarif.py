@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from puzzles._examine.apart import Reply, Request, looked_at
 from puzzles._examine.examination import Examination
 from puzzles._examine.sarif import sarif
+from puzzles._examine.subprocesses import Reply, Request, looked_at
 from puzzles._launch import Finding
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 import sample
 
 from puzzles.__main__ import main
-from puzzles._examine import apart, shell, targets
+from puzzles._examine import shell, subprocesses, targets
 from puzzles._launch import Finding
 
 MODULES = tomllib.loads(Path(__file__).with_name("modules.toml").read_text("utf-8"))["shell"]
@@ -86,9 +86,9 @@ def test_standard_output_is_one_json_document(capfd: pytest.CaptureFixture) -> N
     assert "step 1" not in said.out + said.err  # a kernel prints where it is run for its numbers
 
 
-def report(*severities: str, unread: str = "", gaps: tuple[str, ...] = ()) -> apart.Reply:
+def report(*severities: str, unread: str = "", gaps: tuple[str, ...] = ()) -> subprocesses.Reply:
     findings = tuple(Finding("idle", severity, "says") for severity in severities)
-    return apart.Reply("m:f", "text", {}, findings, unread, gaps)
+    return subprocesses.Reply("m:f", "text", {}, findings, unread, gaps)
 
 
 @pytest.mark.parametrize(
@@ -106,5 +106,5 @@ def report(*severities: str, unread: str = "", gaps: tuple[str, ...] = ()) -> ap
     ],
 )
 def test_exit_codes(seen, typed, code, monkeypatch) -> None:
-    monkeypatch.setattr(shell, "apart", lambda *_: seen)
+    monkeypatch.setattr(shell, "run_request", lambda *_: seen)
     assert main(["examine", "m:f", *typed]) == code

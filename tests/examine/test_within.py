@@ -14,7 +14,7 @@ from launches import by_rows
 
 import pytest_pallas_puzzles
 from puzzles import examine, examining
-from puzzles._examine import within
+from puzzles._examine import context
 
 pytest_plugins = ["pytester"]
 
@@ -24,7 +24,7 @@ X = jnp.ones((32, 128), jnp.float32)
 
 @pytest.fixture(autouse=True)
 def nothing_known(no_libtpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(within, "_known", {})
+    monkeypatch.setattr(context, "_known", {})
 
 
 def doubled(x: jax.Array, beyond: int = 0) -> jax.Array:

@@ -15,7 +15,7 @@ import pytest
 from puzzles import __main__
 from puzzles._check import verdict_page
 from puzzles._judge import Verdict
-from puzzles._launch import KINDS
+from puzzles._launch.finding import KINDS
 from puzzles._rules import PAGE, RULES, address, page, table, title_of
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +100,7 @@ def test_what_a_verdict_says_stands_with_the_words() -> None:
 def misfiled(stage: str, text: str) -> list[str]:
     """The findings of a module of questions whose rules belong to another stage."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
-    named = [c.args[0] for c in calls if re.search(r"(\.wrong|^Finding)$", ast.unparse(c.func))]
+    named = [c.args[0] for c in calls if re.search(r"(\.wrong|^Breach)$", ast.unparse(c.func))]
     rules = {str(name.value) for name in named if isinstance(name, ast.Constant)}
     return sorted(rule for rule in rules if RULES[rule].stage != stage)
 

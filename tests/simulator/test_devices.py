@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from puzzles import examine
-from puzzles._examine.apart import Request, apart
+from puzzles._examine.subprocesses import Request, run_request
 
 pytestmark = pytest.mark.usefixtures("no_libtpu")
 N = 4
@@ -108,7 +108,7 @@ def test_the_shell_gives_a_kernel_that_speaks_its_devices(tmp_path: Path) -> Non
     text += "\n\ndef make():\n    return ring('no wait_recv'), FORM\n"
     (tmp_path / "rings.py").write_text(text, encoding="utf-8")
     before = dict(os.environ)
-    report = apart(Request(f"{tmp_path}/rings.py:make"))
+    report = run_request(Request(f"{tmp_path}/rings.py:make"))
     assert [one.kind for one in report.findings] == ["hazard"], report.text
     assert "has not waited for its end" in report.findings[0].says
     assert dict(os.environ) == before

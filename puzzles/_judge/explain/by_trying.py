@@ -23,7 +23,7 @@ from puzzles._launch import Traced, faults, trace_call
 from puzzles._program import fingerprint
 from puzzles._puzzle import Mistake, Puzzle, mutate
 from puzzles._regions import RegionError
-from puzzles._rules import Finding, sentence
+from puzzles._rules import Breach, sentence
 
 _LINES = 3  # replaced at once; if more lines differ, it is another kernel
 
@@ -135,7 +135,7 @@ def elsewhere(run: Run, case: Case) -> list[np.ndarray] | None:
         return None
 
 
-def _first_wrong(run: Run) -> Finding | None:
+def _first_wrong(run: Run) -> Breach | None:
     return next(filter(None, (ask(run) for ask in MAY_RUN)), None)
 
 

@@ -1,4 +1,4 @@
-"""The questions of a verdict, a module for each stage. A question gives a `Finding`, or None."""
+"""The questions of a verdict, a module for each stage. A question gives a `Breach`, or None."""
 
 from __future__ import annotations
 

@@ -10,21 +10,21 @@ from puzzles._judge.exceptions import learners_code, raised
 from puzzles._judge.source import Code
 from puzzles._launch import faults_of_copies
 from puzzles._program import UnsupportedError, equations, kernel_calls, visited
-from puzzles._rules import Finding
+from puzzles._rules import Breach
 from puzzles._simulator import cannot
 
 
-def rule_of_itself(code: Code) -> Finding | None:
+def rule_of_itself(code: Code) -> Breach | None:
     """Require that no derivative rule differentiates its own function.
 
     JAX would call the rule again without end, and use more memory each time.
     """
     if (names := code.rule_of_itself()) is None:
         return None
-    return Finding("rule-of-itself", {"rule": names[0], "of": names[1]})
+    return Breach("rule-of-itself", {"rule": names[0], "of": names[1]})
 
 
-def grids(run: Run) -> Finding | None:
+def grids(run: Run) -> Breach | None:
     """Require that no size in a grid is negative."""
     with learners_code(run.label):
         launched = run.traced.grids
@@ -35,7 +35,7 @@ def grids(run: Run) -> Finding | None:
     return None
 
 
-def steps(run: Run) -> Finding | None:
+def steps(run: Run) -> Breach | None:
     """Require that every launch has steps."""
     for launch in run.launches:
         if not launch.steps and len(launch.aliases) < len(launch.outputs):
@@ -43,7 +43,7 @@ def steps(run: Run) -> Finding | None:
     return None
 
 
-def copies_fit(run: Run) -> Finding | None:
+def copies_fit(run: Run) -> Breach | None:
     """Require equal sizes at both ends of a copy; JAX may accept others or raise unclear errors."""
     for launch in run.launches:
         for fault in faults_of_copies(launch):
@@ -52,7 +52,7 @@ def copies_fit(run: Run) -> Finding | None:
     return None
 
 
-def asks_outside(run: Run) -> Finding | None:
+def asks_outside(run: Run) -> Breach | None:
     """Require that no index map calls `program_id`: Mosaic rejects it, the CPU does not."""
     maps = (
         equation
@@ -64,7 +64,7 @@ def asks_outside(run: Run) -> Finding | None:
     return None if name is None else run.wrong("map-asks", asked=name)
 
 
-def runs(run: Run) -> Finding | None:
+def runs(run: Run) -> Breach | None:
     """Require that the answer runs without an exception."""
     try:
         _ = run.flat

@@ -11,10 +11,9 @@ import numpy as np
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import number_words
-from puzzles._launch import Finding as Known
-from puzzles._launch import faults, faults_of_copies
+from puzzles._launch import Finding, faults, faults_of_copies
 from puzzles._program import UnsupportedError
-from puzzles._rules import RULES, Finding, sentence
+from puzzles._rules import RULES, Breach, sentence
 from puzzles._simulator import HazardError, SimulationError, foreseen, simulate
 
 MANY_STEPS = 2000  # more steps would run for minutes
@@ -41,7 +40,7 @@ def as_on_tpu(run: Run) -> bool:
     return run.as_on_tpu is not None and run.case.mismatch(run.as_on_tpu) is None
 
 
-def blocks(run: Run) -> Finding | None:
+def blocks(run: Run) -> Breach | None:
     """Require blocks that are inside, written once, and aligned with aliased blocks."""
     for fault in (f for launch in run.launches for f in faults(launch)):
         if fault.kind != "misaligned":
@@ -49,21 +48,21 @@ def blocks(run: Run) -> Finding | None:
     return None
 
 
-def blocks_of_many(run: Run) -> Finding | None:
+def blocks_of_many(run: Run) -> Breach | None:
     """Require, before many steps run for minutes, that no block is outside."""
     count = sum(launch.steps * launch.times for launch in run.launches if launch.times)
     bad = blocks(run) if count > MANY_STEPS else None
     return replace(bad, title=NOT_RUN) if bad and bad.rule == "out-of-bounds" else None
 
 
-def blocks_at_scale(scale: Scale) -> Finding | None:
+def blocks_at_scale(scale: Scale) -> Breach | None:
     """Require, at the production shape, blocks in bounds and every output block written."""
     for fault in (f for launch in scale.mine.launches for f in faults(launch)):
         return scale.wrong(rule_of(fault), says=fault.words)
     return None
 
 
-def many_copies(run: Run) -> Finding | None:
+def many_copies(run: Run) -> Breach | None:
     """Require, before a kernel with many copies runs, that no copy is outside an array."""
     for launch in run.launches:
         many = launch.log.cut or sum(copy.times for copy in launch.copies) > _COPIES
@@ -73,13 +72,13 @@ def many_copies(run: Run) -> Finding | None:
     return None
 
 
-def copies(run: Run) -> Finding | None:
+def copies(run: Run) -> Breach | None:
     """Check copies by hand and Refs in HBM without running them."""
     error = foreseen(run.traced)
     return None if error is None else run.wrong(rule_of(error), says=error.words)
 
 
-def same_in_simulator(run: Run) -> Finding | None:
+def same_in_simulator(run: Run) -> Breach | None:
     """Require the right numbers and safe memory accesses on a simulated TPU.
 
     None if NumPy cannot simulate the answer.
@@ -108,12 +107,12 @@ def same_in_simulator(run: Run) -> Finding | None:
     )
 
 
-def drawn_on_tpu(run: Run) -> Finding | None:
+def drawn_on_tpu(run: Run) -> Breach | None:
     """Require right numbers on a simulated TPU on the random case."""
     return None if as_on_tpu(run) else same_in_simulator(run)
 
 
-def races(run: Run) -> Finding | None:
+def races(run: Run) -> Breach | None:
     """Require several devices to run without a race, a deadlock or a semaphore above zero."""
     if not run.puzzle.axes:
         return None
@@ -126,7 +125,7 @@ def races(run: Run) -> Finding | None:
     return None
 
 
-def rule_of(finding: Known) -> str:
+def rule_of(finding: Finding) -> str:
     """The rule that a finding about a launch breaks."""
     if finding.kind == "parallel" and finding.operand is not None:
         return "parallel-state"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from puzzles._judge.answer import Run
 from puzzles._judge.origin import equations_outside, where_made
-from puzzles._rules import Finding, sentence
+from puzzles._rules import Breach, sentence
 
 
-def in_a_kernel(run: Run) -> Finding | None:
+def in_a_kernel(run: Run) -> Breach | None:
     """Require a kernel."""
     if run.launches:
         return None
@@ -16,7 +16,7 @@ def in_a_kernel(run: Run) -> Finding | None:
     return run.wrong("no-kernel", form=form, name=run.puzzle.name, other=foreign)
 
 
-def works_outside(run: Run) -> Finding | None:
+def works_outside(run: Run) -> Breach | None:
     """Require the work to be done in the kernel."""
     allowed = run.puzzle.outside
     outside = equations_outside(run.traced, allowed=tuple(allowed))

@@ -7,10 +7,10 @@ from puzzles._jax import Jaxpr
 from puzzles._judge.answer import Answer, Run
 from puzzles._launch import faults, program_of
 from puzzles._program import kernel_calls, visited
-from puzzles._rules import Finding
+from puzzles._rules import Breach
 
 
-def lowers(run: Run) -> Finding | None:
+def lowers(run: Run) -> Breach | None:
     """Require legal blocks and Mosaic's lowering, once for kernels that differ only in sizes."""
     bad = [f for launch in run.launches for f in faults(launch) if f.kind == "misaligned"]
     for call in () if bad else kernel_calls(run.traced.jaxpr.jaxpr):
@@ -29,7 +29,7 @@ def _operations(kernel: Jaxpr) -> list[tuple]:
     ]
 
 
-def compiles(answer: Answer) -> Finding | None:
+def compiles(answer: Answer) -> Breach | None:
     """Require that libtpu compiles every case, if there is a compiler."""
     if answer.compiler is None:
         return None

@@ -9,10 +9,10 @@ import numpy as np
 
 from puzzles._judge.answer import Run
 from puzzles._judge.numbers import number_words
-from puzzles._rules import Finding, sentence
+from puzzles._rules import Breach, sentence
 
 
-def accepted(run: Run) -> Finding | None:
+def accepted(run: Run) -> Breach | None:
     """Require a result that the puzzle's `accepts` passes, if the puzzle has one."""
     if run.puzzle.accepts is None:
         return None
@@ -25,7 +25,7 @@ def accepted(run: Run) -> Finding | None:
     return None
 
 
-def same_form(run: Run) -> Finding | None:
+def same_form(run: Run) -> Breach | None:
     """Require the spec's structure, shapes and dtypes."""
     puzzle = run.puzzle
     if puzzle.accepts is not None:
@@ -57,7 +57,7 @@ def _form(tree: Any) -> str:
     return "one array" if hasattr(tree, "shape") else f"a {type(tree).__name__}"
 
 
-def same_numbers(run: Run) -> Finding | None:
+def same_numbers(run: Run) -> Breach | None:
     """Require the spec's numbers; a finding names the block of the first wrong number."""
     if run.puzzle.accepts is not None or run.differs is None:
         return None

@@ -9,10 +9,10 @@ from collections import Counter
 from puzzles._judge.accuracy import foreign
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.costs import Scale, at_scale
-from puzzles._judge.origin import line_of
+from puzzles._judge.origin import source_text
 from puzzles._judge.questions.memory import MANY_STEPS
 from puzzles._program import equations, longest_body, longest_loop
-from puzzles._rules import Finding, sentence
+from puzzles._rules import Breach, sentence
 
 # Limits that no puzzle needs; beyond them XLA compiles or runs for minutes.
 _EQUATIONS = 1000
@@ -22,13 +22,13 @@ _TURNS = 1_000_000  # of a loop
 _FEW = 50
 
 
-def loops(run: Run) -> Finding | None:
+def loops(run: Run) -> Breach | None:
     """Require that JAX traces the answer, and that no loop takes hours."""
     turns = longest_loop(run.traced.jaxpr.jaxpr)
     return run.wrong("long-loop", turns=turns) if turns > _TURNS else None
 
 
-def grids(run: Run) -> Finding | None:
+def grids(run: Run) -> Breach | None:
     """Require, before the blocks of each step are listed, that no grid is too large."""
     largest = max((grid for _, grid in run.traced.grids), key=math.prod, default=())
     if math.prod(largest) > _LISTED:
@@ -36,7 +36,7 @@ def grids(run: Run) -> Finding | None:
     return None
 
 
-def counted(run: Run) -> Finding | None:
+def counted(run: Run) -> Breach | None:
     """Require that every launch runs a known number of times."""
     for launch in run.launches:
         if launch.times is None:
@@ -44,24 +44,24 @@ def counted(run: Run) -> Finding | None:
     return None
 
 
-def body(run: Run) -> Finding | None:
+def body(run: Run) -> Breach | None:
     """Require that no kernel is unrolled into too many operations for a compiler."""
     operations = longest_body(run.traced.jaxpr)
     if len(operations) <= _EQUATIONS:
         return None
-    line, often = Counter(map(line_of, operations)).most_common(1)[0]
+    line, often = Counter(map(source_text, operations)).most_common(1)[0]
     form = "line" if line else ""
     return run.wrong("grown-kernel", form=form, count=len(operations), often=often, line=line)
 
 
-def steps(run: Run) -> Finding | None:
+def steps(run: Run) -> Breach | None:
     """Require that the launches together have no more steps than a puzzle needs."""
     count = sum(launch.steps * launch.times for launch in run.launches if launch.times)
     many = count > 4 * MANY_STEPS
     return run.wrong("large-grid", form="together", steps=count) if many else None
 
 
-def unrolled(answer: Answer) -> Finding | None:
+def unrolled(answer: Answer) -> Breach | None:
     """Require that no Python loop iterates over an array: `jax.jit` compiles each iteration."""
     if not answer.puzzle.jit:
         return None
@@ -78,7 +78,7 @@ def _operations_and_elements(run: Run) -> tuple[int, int]:
     return count, sum(math.prod(leaf.shape) for leaf in run.traced.leaves)
 
 
-def audit(run: Run) -> Finding | None:
+def audit(run: Run) -> Breach | None:
     """Require launches that pass the puzzle's audit, as many as it has parameters."""
     puzzle, ask = run.puzzle, run.puzzle.audit
     if ask is None:
@@ -106,7 +106,7 @@ def at_production_scale(answer: Answer) -> list[Scale]:
     return [] if answer.scale is None else [answer.scale]
 
 
-def rounds(scale: Scale) -> Finding | None:
+def rounds(scale: Scale) -> Breach | None:
     """Require, at the production shape, no roundings that the reference avoids."""
     for dot in scale.mine.dots if not scale.par.dots else ():
         sums = math.prod(dot.lhs) * math.prod(dot.rhs) > math.prod(

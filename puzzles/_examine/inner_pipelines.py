@@ -18,8 +18,7 @@ from puzzles._launch import (
     ranges_shown,
     told,
 )
-
-_STEPS = 200_000  # events over all steps that are looked at
+from puzzles._program import FUEL
 
 
 def revisited_inside(launch: Launch) -> Iterator[Finding]:
@@ -28,7 +27,7 @@ def revisited_inside(launch: Launch) -> Iterator[Finding]:
     In the kernel's order; up to where data decide what is copied, and no further.
     """
     pipes = {id(e) for e in launch.log.events if e.name == "dma_start" and by_pipeline(e.equation)}
-    if not pipes or len(launch.log.events) * launch.steps > _STEPS:
+    if not pipes or len(launch.log.events) * launch.steps > FUEL:
         return
     named: set[str] = set()
     for ids in launch.program_ids.tolist():

@@ -67,7 +67,7 @@ class Reply:
         return cls.of(target, Examination(target, unread=why))
 
 
-def apart(asked: Request, timeout: float | None = None) -> Reply:
+def run_request(asked: Request, timeout: float | None = None) -> Reply:
     """The report on one target, whatever becomes of the Python that examines it."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe(duplex=False)
