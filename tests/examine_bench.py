@@ -16,7 +16,7 @@ import sabotage
 
 from puzzles import Examination, examine
 from puzzles._compile import has_libtpu
-from puzzles._simulator import Machine
+from puzzles._simulator.machine import Machine
 
 
 def main() -> int:

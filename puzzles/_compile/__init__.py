@@ -1,8 +1,8 @@
-"""Does a TPU take this program? A traced function in; a refusal in words, or nothing, out.
+"""Does a TPU's compiler accept this program? A traced function in; a refusal, or nothing, out.
 
-`lowered` asks Mosaic; a `Compiler` asks libtpu, for every one of `CHIPS`, in a worker process;
-`estimated_cycles` has its estimate of the time. `room` and `compiled` give what these refuse as
-findings; `price` estimates the time of launches. None needs a TPU.
+`lowered` runs Mosaic's lowering. A `Compiler` runs libtpu for each of `CHIPS`, in a worker process;
+`estimated_cycles` returns libtpu's estimate. `room` and `compiled` return refusals as findings, and
+`price` estimates the time of launches. None needs a TPU.
 """
 
 from __future__ import annotations

@@ -13,14 +13,14 @@ class Chip:
 
     scoped_vmem_bytes: the VMEM that a kernel may use unless it passes `vmem_limit_bytes`.
     topology: libtpu's name of the smallest slice. matrix_side: rows and columns of a matrix unit,
-    of which a core has four. step_seconds: a pipelined step that moves blocks, besides its work.
-    wait_seconds: a copy from HBM that no work hides, besides its bytes. dot_seconds: a dot, besides
+    of which a core has four. step_seconds: a pipelined step that moves blocks, without its work.
+    wait_seconds: a copy from HBM that no work hides, without its bytes. dot_seconds: a dot, without
     its multiplications. All three are 0 for a chip that libtpu cannot estimate. megacore: two cores
     work as one device and share the parallel axes of a grid.
     """
 
     name: str
-    kind: str  # as JAX's devices say it
+    kind: str  # the `device_kind` of JAX's devices
     topology: str
     flops_per_second: float
     hbm_bytes_per_second: float

@@ -1,9 +1,9 @@
 """One-dimensional masks that are turned into columns, which the TPU compiler refuses.
 
-Mosaic lowers them, and libtpu then refuses them on every chip ("unsupported shape cast"; the one
-that goes with JAX 0.10 does, that of 0.7.2 does not). Numbers it turns into columns, booleans it
-does not. Known here are masks of numbers that begin with an iota; others are left to libtpu,
-since what is left of a sum over columns may stand up. tests/compile/test_columns.py asks libtpu.
+Mosaic lowers such a mask, and since JAX 0.10 libtpu refuses it on every chip ("unsupported shape
+cast"); vectors of numbers compile. Only masks computed from an iota are detected, because the
+result of a sum over columns may be a column already. tests/compile/test_columns.py compares with
+libtpu.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from puzzles._program import kernel_calls, outside, through
 
 
 def mask_columns(closed: ClosedJaxpr) -> Iterator[JaxprEqn]:
-    """Each equation of a kernel that makes a column of a 1-D mask."""
+    """Yield each equation of a kernel that turns a 1-D mask into a column."""
     for call in kernel_calls(closed.jaxpr):
-        lying: set[Var] = set()  # the vectors that lie along the lanes for certain
+        lying: set[Var] = set()  # the vectors that certainly run along the lanes
         for equation, begins, ends in through(call.params["jaxpr"], lambda *_: True):
             if begins is not None:
-                lying.update(v for v, one in outside(equation, begins).items() if one in lying)
+                lying.update(v for v, outer in outside(equation, begins).items() if outer in lying)
             elif ends is None:
                 if _stands_up(equation, lying):
                     yield equation
@@ -39,7 +39,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _lies(equation: JaxprEqn, lying: set[Var]) -> bool:
-    """Whether the result is an iota, or made element by element of vectors that lie."""
+    """True if the result is an iota, or elementwise of vectors along the lanes."""
     if [len(_shape(v)) for v in equation.outvars] != [1]:
         return False
     vectors = [v for v in equation.invars if not isinstance(v, Literal) and _shape(v)]
@@ -50,7 +50,7 @@ def _lies(equation: JaxprEqn, lying: set[Var]) -> bool:
 
 
 def _stands_up(equation: JaxprEqn, lying: set[Var]) -> bool:
-    """Whether a mask that lies along the lanes becomes a column here."""
+    """True if the equation turns a mask along the lanes into a column."""
     if equation.primitive.name not in ("reshape", "broadcast_in_dim", "expand_dims"):
         return False
     mask, shape = equation.invars[0], _shape(equation.outvars[0])

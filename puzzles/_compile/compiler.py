@@ -36,25 +36,25 @@ _ENVIRONMENT = {
 
 
 class CompilerMissingError(RuntimeError):
-    """libtpu, or what it takes to hand a program to it, is not installed."""
+    """libtpu, or flatbuffers, which exports programs, is not installed."""
 
 
 def has_libtpu() -> bool:
-    """Whether libtpu is installed; does not load it."""
+    """Return True if libtpu is installed; does not load it."""
     return importlib.util.find_spec("libtpu") is not None
 
 
-_known: list[tuple[str, ...]] = []  # what the first worker said that it can compile for
+_supported: list[tuple[str, ...]] = []  # the chips that the first worker compiles for
 
 
 def supported_chips() -> tuple[str, ...]:
-    """The chips that the installed libtpu compiles for; asks a worker, once (1 to 3 s)."""
+    """The chips of the installed libtpu; the first call starts a worker (1 to 3 s)."""
     if not has_libtpu():
         return ()
-    if not _known:
+    if not _supported:
         with Compiler() as compiler:
             compiler.start()
-    return _known[0]
+    return _supported[0]
 
 
 class Compiler:
@@ -81,9 +81,9 @@ class Compiler:
         self._stop()
 
     def compile(self, traced: Traced, chips: Sequence[str] | None = None) -> dict[str, str | None]:
-        """For each of `chips` (None: all that libtpu knows) None, or why it does not compile.
+        """Return None by chip, or the reason why it does not compile the program.
 
-        A worker that dies, or takes too long, is an answer too.
+        chips: None for all that libtpu supports. A crash or a timeout of the worker is a reason.
         """
         refused = self.compile_all([traced], chips)
         return {chip: why and why[1] for chip, why in refused.items()}
@@ -91,11 +91,11 @@ class Compiler:
     def compile_all(
         self, traces: Sequence[Traced], chips: Sequence[str] | None = None
     ) -> dict[str, tuple[int, str] | None]:
-        """For each of `chips` None, or the first program that it refuses, by number, and why.
+        """Return None by chip, or the number of the first program that it refuses, and the reason.
 
-        Several programs at once take a third of the time that they take one by one.
+        Programs compiled at once take a third of their time one by one.
         """
-        if not _known:
+        if not _supported:
             self.start()
         chips = supported_chips() if chips is None else chips
         programs: dict[bytes, tuple[int, dict[str, Any]]] = {}  # equal ones are compiled once
@@ -116,23 +116,23 @@ class Compiler:
     ) -> tuple[int, str] | None:
         if chip not in supported_chips():
             return 0, f"the installed libtpu does not know {chip}: {INSTALL_LIBTPU}"
-        if len(programs) > 1 and self._one(chip, *(request for _, request in programs)) is None:
+        if len(programs) > 1 and self._refusal(chip, *(request for _, request in programs)) is None:
             return None
-        answers = ((number, self._one(chip, request)) for number, request in programs)
+        answers = ((number, self._refusal(chip, request)) for number, request in programs)
         return next(((number, why) for number, why in answers if why), None)
 
-    def _one(self, chip: str, *programs: dict[str, Any]) -> str | None:
-        got = self._ask(topology=CHIPS[chip].topology, programs=programs)
-        if isinstance(got, str):
-            return got
-        if got["text"] is not None:
-            return messages.refusal(got["text"], chip)
-        if not got["kernels"]:
+    def _refusal(self, chip: str, *programs: dict[str, Any]) -> str | None:
+        answer = self._ask(topology=CHIPS[chip].topology, programs=programs)
+        if isinstance(answer, str):
+            return answer
+        if answer["text"] is not None:
+            return messages.refusal(answer["text"], chip)
+        if not answer["kernels"]:
             return "it compiled, but no kernel is left in it: is its result used?"
         return None
 
     def _ask(self, **request: Any) -> dict[str, Any] | str:
-        """The worker's answer, or in words why there is none."""
+        """The worker's answer, or a message that says why there is none."""
         worker = self._worker
         if worker is None or worker[0].poll() is not None:
             worker = self.start()
@@ -149,28 +149,28 @@ class Compiler:
     def start(self) -> tuple[subprocess.Popen, Connection, IO[bytes]]:
         """Start the worker, or start it again; CompilerMissingError if there is none."""
         self._stop()
-        pipe, its = Pipe()
+        pipe, end = Pipe()
         log = tempfile.TemporaryFile()  # noqa: SIM115  closed in `_stop`
         worker = Path(__file__).with_name("worker.py")
         process = subprocess.Popen(
-            [sys.executable, str(worker), str(its.fileno()), *(c.topology for c in CHIPS.values())],
+            [sys.executable, str(worker), str(end.fileno()), *(c.topology for c in CHIPS.values())],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env=os.environ | _ENVIRONMENT | self._environment,
-            pass_fds=[its.fileno()],
+            pass_fds=[end.fileno()],
         )
-        its.close()
+        end.close()
         self._worker = process, pipe, log
         try:
             topologies = pipe.recv()
         except EOFError:
             raise CompilerMissingError(f"libtpu does not start{self._stop()}") from None
-        _known[:] = [tuple(name for name, chip in CHIPS.items() if chip.topology in topologies)]
+        _supported[:] = [tuple(name for name, chip in CHIPS.items() if chip.topology in topologies)]
         return self._worker
 
     def _stop(self) -> str:
-        """End the worker. `: ...` from what it wrote: the failed check if there is one."""
+        """End the worker. Return `: ` and the failed check in its output, or ""."""
         if self._worker is None:
             return ""
         process, pipe, log = self._worker
@@ -192,9 +192,9 @@ def _exported(traced: Traced) -> bytes:
     shapes = [key_bits(form) if is_key(form) else form for form in forms]  # keys are not exported
 
     def function(*leaves: Any) -> list:
-        given = zip(leaves, forms, strict=True)
-        made = (keys_of(leaf, form) if is_key(form) else leaf for leaf, form in given)
-        return as_function(traced)(*made)
+        pairs = zip(leaves, forms, strict=True)
+        arguments = (keys_of(leaf, form) if is_key(form) else leaf for leaf, form in pairs)
+        return as_function(traced)(*arguments)
 
     with as_tpu():
         return bytes(export.export(jax.jit(function), platforms=["tpu"])(*shapes).serialize())
@@ -209,9 +209,9 @@ class NoEstimateError(Exception):
 
 
 def estimated_cycles(traced: Traced, chip: str) -> int:
-    """Cycles of all kernels of `traced` on a core of `chip`; raises NoEstimateError.
+    """Return the cycles of all kernels of `traced` on a core of `chip`; raises NoEstimateError.
 
-    It follows loops and grids, is the same from run to run, and is optimistic about HBM.
+    libtpu counts loops and grids. Its estimate is deterministic, and optimistic about HBM.
     """
     if chip not in _CHIPS:
         raise NoEstimateError(
@@ -224,7 +224,7 @@ def estimated_cycles(traced: Traced, chip: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         environment = {
             "LIBTPU_INIT_ARGS": f"--xla_jf_dump_static_llo_profile_to={folder}",
-            "JAX_ENABLE_COMPILATION_CACHE": "false",  # what is not compiled is not estimated
+            "JAX_ENABLE_COMPILATION_CACHE": "false",  # libtpu estimates only what it compiles
         }
         try:
             with Compiler(environment=environment) as compiler:
@@ -234,7 +234,7 @@ def estimated_cycles(traced: Traced, chip: str) -> int:
         if refused:
             raise NoEstimateError(f"{chip} does not compile it: {refused}")
         texts = [path.read_text(errors="replace") for path in Path(folder).rglob("*.textproto")]
-    found = [int(n) for text in texts for n in re.findall(r"\bestimated_cycles: (\d+)", text)]
-    if not found:
+    cycles = [int(n) for text in texts for n in re.findall(r"\bestimated_cycles: (\d+)", text)]
+    if not cycles:
         raise NoEstimateError("the installed libtpu wrote no estimate")
-    return sum(found)
+    return sum(cycles)

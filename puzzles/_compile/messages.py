@@ -1,4 +1,4 @@
-"""What Mosaic will not lower, and what libtpu refuses, in plain words."""
+"""Messages for the errors of Mosaic and libtpu."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puzzles._program import kernel_calls, parameter_names
 from puzzles._rules import instead, rows, sentence
 
 _PYTHON = os.path.dirname(os.__file__)  # its own library
-# What libtpu says of memory: how much is needed of how much.
+# libtpu's messages about memory: the bytes needed, and the bytes that there are.
 _MEMORY = (
     "allocation with size {need} and limit {have}",
     r"memory space (?P<space>vmem)\. Used {need} of {have}",
@@ -23,19 +23,19 @@ _MEMORY = (
 
 
 def lowering(error: Exception, program: ClosedJaxpr) -> Finding:
-    """What to say of an exception of Mosaic's lowering."""
+    """Return the finding for an exception of Mosaic's lowering."""
     text = str(error)
-    if "block shape" in text and (found := re.search(r"Block spec for (\S+)", text)):
-        operand, whose = _block(found[1], program)
+    if "block shape" in text and (match := re.search(r"Block spec for (\S+)", text)):
+        operand, whose = _block(match[1], program)
         words = "one_d_block_in_mosaic" if "rank 1" in text else "block_in_mosaic"
         return told("misaligned", words, operand=operand, whose=whose)
-    where = _learners_line(error, program)
-    line = _short(linecache.getline(*where).strip()) if where else None
+    place = _learners_line(error, program)
+    line = _short(linecache.getline(*place).strip()) if place else None
     refused = f"`{line}`" if line else "the kernel"
-    facts = dict(line=placed(*where) if where else None, refused=refused)
-    if found := re.search(r"Unimplemented primitive.*?: ([\w-]+)", text):
-        other = instead(found[1])
-        facts |= dict(primitive=found[1], other=f": {other}" if other else "")
+    facts = dict(line=placed(*place) if place else None, refused=refused)
+    if match := re.search(r"Unimplemented primitive.*?: ([\w-]+)", text):
+        replacement = instead(match[1])
+        facts |= dict(primitive=match[1], other=f": {replacement}" if replacement else "")
         facts["used"] = f" It is used in `{line}`." if line else ""
         return told("lowering", "no_lowering", **facts)
     for row, _ in rows("mosaic", text):
@@ -45,14 +45,14 @@ def lowering(error: Exception, program: ClosedJaxpr) -> Finding:
 
 
 def mask_column(equation: JaxprEqn) -> Finding:
-    """What to say of the equation that makes a column of a 1-D mask."""
+    """Return the finding for an equation that turns a 1-D mask into a column."""
     line = _short(text_of(equation.source_info))
     refused = f"`{line}`" if line else "the kernel"
     return told("lowering", "mask", line=line_of(equation.source_info), refused=refused)
 
 
 def _block(origin: str, program: ClosedJaxpr) -> tuple[str | None, str]:
-    """The operand that JAX calls `args[0]` or `outputs`, and what to call its block."""
+    """The operand that JAX calls `args[0]` or `outputs`, and a phrase for its block."""
     for call in kernel_calls(program.jaxpr):
         grid = call.params["grid_mapping"]
         for position, mapping in enumerate(grid.block_mappings):
@@ -65,15 +65,15 @@ def _block(origin: str, program: ClosedJaxpr) -> tuple[str | None, str]:
 
 
 def _learners_line(error: Exception, program: ClosedJaxpr) -> tuple[str, int] | None:
-    """The line of the kernel whose operation failed, if it is known.
+    """File and line number of the operation that failed in the kernel; None if unknown.
 
-    The verifier names it in a cause, `"kernel"("file.py":12:4 to :9)`; else JAX chains the
-    traceback of the operation, which ends at the `pallas_call` where it knows no better.
+    Mosaic's verifier names the line in a cause, `"kernel"("file.py":12:4 to :9)`. Otherwise JAX
+    chains the operation's traceback; it ends at the `pallas_call` if JAX has no line.
     """
     cause: BaseException | None = error
     while cause is not None:
-        if found := re.search(r'\("([^"]+)":(\d+):', str(cause)):
-            return found[1], int(found[2])
+        if match := re.search(r'\("([^"]+)":(\d+):', str(cause)):
+            return match[1], int(match[2])
         cause = cause.__cause__ or cause.__context__
     tb: types.TracebackType | None = getattr(error.__cause__, "__traceback__", None)
     last = None
@@ -93,7 +93,7 @@ def _short(text: str) -> str:
 
 
 def gist(text: str) -> str:
-    """The first line that says something, without locations, codes and calls for bug reports."""
+    """The first line of a message, without locations, codes and requests for bug reports."""
     for noise in (
         r"^(?:INTERNAL|INVALID_ARGUMENT|UNIMPLEMENTED|RESOURCE_EXHAUSTED): ",
         r"Mosaic failed to compile TPU kernel: ",
@@ -109,21 +109,21 @@ def gist(text: str) -> str:
 
 
 def refusal(text: str, chip: str) -> str:
-    """Why libtpu will not compile a kernel for `chip`, from its message."""
+    """Explain libtpu's message `text`, its reason not to compile a kernel for `chip`."""
     core = CHIPS[chip].vmem_bytes
     for pattern in _MEMORY:
         sizes = {name: rf"(?P<{name}>[\d.]+)(?P<{name}_unit>[KMG]?)" for name in ("need", "have")}
-        if found := re.search(pattern.format(**sizes), text):
-            need, have = (_bytes(found[name], found[f"{name}_unit"]) for name in sizes)
+        if match := re.search(pattern.format(**sizes), text):
+            need, have = (_bytes(match[name], match[f"{name}_unit"]) for name in sizes)
             words = "no_room_for_scalars"
-            if found.groupdict().get("space") != "smem":
+            if match.groupdict().get("space") != "smem":
                 words = "no_room_on_a_core" if max(need, have) > 0.99 * core else "no_room_in_vmem"
-            facts = dict(need=amount(need), have=amount(have), chip=chip)
-            return sentence(words, core=amount(core), **facts)
+            facts = dict(need=mebibytes(need), have=mebibytes(have), chip=chip)
+            return sentence(words, core=mebibytes(core), **facts)
     if "memory space vmem" in text:
-        return sentence("more_vmem_than_there_is", core=amount(core), chip=chip)
-    for row, found in rows("libtpu", text):
-        return row.says.format(*found.groups())
+        return sentence("more_vmem_than_there_is", core=mebibytes(core), chip=chip)
+    for row, match in rows("libtpu", text):
+        return row.says.format(*match.groups())
     return f"Mosaic refuses the kernel: {gist(text)}"
 
 
@@ -131,5 +131,5 @@ def _bytes(number: str, unit: str) -> float:
     return float(number) * 1024 ** " KMG".index(unit)
 
 
-def amount(count: float) -> str:
+def mebibytes(count: float) -> str:
     return f"{count / 2**20:.4g} MiB"

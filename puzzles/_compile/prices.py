@@ -98,4 +98,4 @@ def exposed_waits(launch: Launch) -> int:
     by_hand = [copy for copy in launch.copies if not copy.by_pipeline]
     far = {copy.source for copy in by_hand if copy.spaces[0] == "hbm"}
     waits = (launch.waits or {}) if far else {}
-    return max((one.pauses for name, one in waits.items() if name in far), default=0)
+    return max((wait.pauses for name, wait in waits.items() if name in far), default=0)

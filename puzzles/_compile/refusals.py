@@ -1,4 +1,4 @@
-"""What a TPU, or its compiler, refuses of a program: findings, by chip where chips differ."""
+"""Findings about programs that a TPU or its compiler refuses, with the chips that refuse them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax
 from puzzles._compile import columns, messages
 from puzzles._compile.chips import CHIPS, Chip
 from puzzles._compile.compiler import Compiler
-from puzzles._compile.messages import amount
+from puzzles._compile.messages import mebibytes
 from puzzles._launch import ERROR, Finding, Launch, Traced, as_function, told
 from puzzles._program import as_tpu
 
@@ -22,27 +22,27 @@ def budget(launch: Launch, chip: Chip) -> int:
 
 
 def room(launch: Launch, chips: Sequence[str]) -> Iterator[Finding]:
-    """Where buffers do not fit: a launch and the names of chips in, at most a finding a memory."""
+    """Yield a finding for VMEM and one for SMEM if a launch's buffers do not fit."""
     used, where = launch.vmem_bytes, dict(launch=launch.name, line=launch.line)
     tight = [name for name in chips if used > budget(launch, CHIPS[name])]
     if tight:
         chip = CHIPS[tight[0]]
         whose = "it asks for" if launch.vmem_limit_bytes else f"a kernel gets on {chip.name}"
-        sizes = dict(used=amount(used), has=amount(budget(launch, chip)))
+        sizes = dict(used=mebibytes(used), has=mebibytes(budget(launch, chip)))
         words = "vmem_of_a_kernel" if chip.vmem_bytes > used else "vmem_of_a_core"
-        facts = dict(whose=whose, chip=chip.name, core=amount(chip.vmem_bytes), **sizes)
+        facts = dict(whose=whose, chip=chip.name, core=mebibytes(chip.vmem_bytes), **sizes)
         yield told("vmem", words, chips=tuple(tight), **where, **facts)
     small = [name for name in chips if launch.smem_bytes > CHIPS[name].smem_bytes]
     if small:
-        sizes = dict(used=amount(launch.smem_bytes), has=amount(CHIPS[small[0]].smem_bytes))
+        sizes = dict(used=mebibytes(launch.smem_bytes), has=mebibytes(CHIPS[small[0]].smem_bytes))
         yield told("smem", "smem", chips=tuple(small), **where, **sizes)
 
 
 def lowered(traced: Traced) -> Iterator[Finding]:
-    """The first thing that Mosaic will not lower, or nothing; needs neither a TPU nor libtpu.
+    """Yield a finding for the first operation that Mosaic refuses; needs no TPU and no libtpu.
 
-    Finds broken rules of blocks, operations without a TPU form, and 1-D masks that become columns,
-    which libtpu refuses; not too little memory.
+    Detects block shapes that break a rule, operations without a TPU form, and 1-D masks that
+    become columns, which libtpu refuses. Does not detect too little memory.
     """
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in traced.leaves]
     try:
@@ -58,24 +58,24 @@ def lowered(traced: Traced) -> Iterator[Finding]:
 def compiled(
     traces: Sequence[Traced], compiler: Compiler, chips: Sequence[str] | None = None
 ) -> Iterator[tuple[int, Finding]]:
-    """What libtpu refuses: the number of the first program that a chip refuses, and why.
+    """Yield the number of the first program that a chip refuses, and the finding.
 
-    Chips that refuse the same for the same reason are told once.
+    Chips that refuse one program for one reason share a finding.
     """
-    told: dict[tuple[int, str], list[str]] = {}
+    refusals: dict[tuple[int, str], list[str]] = {}
     for chip, answer in compiler.compile_all(list(traces), chips).items():
         if answer is not None:
-            told.setdefault(answer, []).append(chip)
-    for (number, why), refusing in sorted(told.items(), key=lambda one: one[0][0]):
+            refusals.setdefault(answer, []).append(chip)
+    for (number, why), refusing in sorted(refusals.items(), key=lambda refusal: refusal[0][0]):
         kind = "vmem" if "VMEM" in why else "smem" if "SMEM" in why else "compile"
         says = f"The compiler for {refusing[0]} refuses it: {why}"
         yield number, Finding(kind, ERROR, says, chips=tuple(refusing))
 
 
-def known_to_fit(one: Finding, chips: Sequence[str]) -> Iterator[Finding]:
-    """A finding, unless it is an estimate that a compiler has refuted: it compiled for `chips`."""
-    left = tuple(chip for chip in one.chips if chip not in chips)
-    if one.kind not in ("vmem", "smem") or not one.chips:
-        yield one
+def known_to_fit(finding: Finding, chips: Sequence[str]) -> Iterator[Finding]:
+    """Yield `finding`, without the memory limits of `chips`, for which the program compiled."""
+    left = tuple(chip for chip in finding.chips if chip not in chips)
+    if finding.kind not in ("vmem", "smem") or not finding.chips:
+        yield finding
     elif left:
-        yield replace(one, chips=left)
+        yield replace(finding, chips=left)

@@ -16,7 +16,6 @@ from puzzles._launch.copies_in_flight import Flight, Flights, View
 from puzzles._launch.events import Event, Part, accessed
 from puzzles._launch.finding import (
     ERROR,
-    KINDS,
     NOTE,
     SEVERITIES,
     WARNING,

@@ -11,6 +11,7 @@ import numpy as np
 from puzzles._jax import JaxprEqn, copy_parts
 from puzzles._launch.abstract_refs import at_step, called
 from puzzles._launch.log import LEAST, MOST
+from puzzles._program import FUEL
 
 COPIES = ("dma_start", "dma_wait")
 EVENTS = 4096  # that are kept: one for each execution of an equation, for all steps at once
@@ -86,9 +87,6 @@ class Waits:
     hidden: float = 0
 
 
-_STEPS = 200_000  # events over all steps that are followed
-
-
 def replay(
     events: Sequence[Event], program_ids: np.ndarray
 ) -> tuple[Mapping[str, Waits], list[int]] | None:
@@ -98,7 +96,7 @@ def replay(
     """
     if not events:
         return {}, []
-    if len(events) * len(program_ids) > _STEPS:
+    if len(events) * len(program_ids) > FUEL:
         return None
     if any((event.weight[MOST] != event.weight[LEAST]).any() for event in events):
         return None

@@ -1,4 +1,4 @@
-"""What is wrong with a launch, or doubtful, or merely dear: one form for whoever finds it."""
+"""Findings: errors, warnings and notes about launches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puzzles._jax import function_place, user_frame
 from puzzles._rules import fault
 
 _JAX = os.path.join(os.path.dirname(jax.__file__), "_src")
-_PLACES: dict[str, tuple[str, int]] = {}  # what `placed` was asked for, by what it returned
+_PLACES: dict[str, tuple[str, int]] = {}  # file and line number, by the text that `placed` returned
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
@@ -27,12 +27,13 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to know about a launch: `says` is where and what, `remedy` what to try.
+    """An error, a warning or a note about a launch.
 
-    kind: one of KINDS. severity: "error" is wrong on a TPU; "warning" may be, or depends on timing
-    or data; a "note" costs time only. launch: the kernel's name. operand: a ref's name, None if it
-    is the grid's fault. step: program ids of a grid step. block: the block that it holds. line:
-    "file:number: text" of the source. chips: those that it holds for, where they differ.
+    kind: one of KINDS. severity: an "error" is wrong on a TPU; a "warning" may be wrong, or depends
+    on timing or data; a "note" costs time only. says: the fault and its place. remedy: the fix.
+    launch: the kernel's name. operand: a ref's name, None for a fault of the grid. step: program
+    ids of a grid step. block: the operand's block at this step. line: "file:number: text" of the
+    source. chips: the chips that have the fault; () for all.
     """
 
     kind: str
@@ -48,12 +49,12 @@ class Finding:
 
     @property
     def words(self) -> str:
-        """What it says, and then the remedy."""
+        """The message: fault, place and remedy."""
         return f"{self.says} {self.remedy}".strip()
 
 
 def told(kind: str, words: str, severity: str = ERROR, /, **facts: Any) -> Finding:
-    """A finding in the words of that name, of facts; some of these say where it is."""
+    """Return a finding with the message of the key `words`; some of `facts` are its place."""
     says, remedy = fault(words, **facts)
     where = ("launch", "operand", "step", "line", "chips", "block")
     named = {name: facts[name] for name in where if name in facts}
@@ -61,23 +62,23 @@ def told(kind: str, words: str, severity: str = ERROR, /, **facts: Any) -> Findi
 
 
 def when(step: Sequence[int] | None, line: str = "") -> str:
-    """ " at grid step (1, 0), in `o_ref[...] = x`", or what of that is known."""
+    """ " at grid step (1, 0), in `o_ref[...] = x`", without the parts that are unknown."""
     return (f" at grid step {step}" if step else "") + (f", in `{line}`" if line else "")
 
 
 def happens(step: Sequence[int] | None, who: str, what: str) -> str:
-    """ "At grid step (1, 0), `o_ref[...] = x` reads ...": who does what, where a step is known."""
+    """ "At grid step (1, 0), `o_ref[...] = x` reads ...", without the step if it is unknown."""
     says = f"At grid step {step}, {who} {what}" if step else f"{who} {what}"
     return f"{says[0].upper()}{says[1:]}"
 
 
 def text_at(file: str, number: int) -> str:
-    """A line of a source file, stripped; empty where it cannot be read."""
+    """A line of a source file, stripped; "" if it cannot be read."""
     return linecache.getline(file, number).strip()
 
 
 def placed(file: str, number: int) -> str:
-    """`file:number: text`, with the file's name alone; a cell of a notebook is "cell"."""
+    """`file:number: text`, without the file's folder; a notebook's cell is "cell"."""
     name = "cell" if file.startswith("<") or "ipykernel" in file else os.path.basename(file)
     text = text_at(file, number)
     line = f"{name}:{number}: {text}" if text else f"{name}:{number}"
@@ -86,19 +87,19 @@ def placed(file: str, number: int) -> str:
 
 
 def place(line: str | None) -> tuple[str, int] | None:
-    """The path and the number behind what `placed` returned; None where that is no file."""
-    found = _PLACES.get(line or "")
-    return found if found and os.path.isfile(found[0]) else None
+    """Path and line number of a text that `placed` returned; None if there is no such file."""
+    source = _PLACES.get(line or "")
+    return source if source and os.path.isfile(source[0]) else None
 
 
 def line_of(info: Any) -> str | None:
-    """`file:number: text` of an equation's innermost line outside of JAX, by its `source_info`."""
+    """`file:number: text` of the innermost line outside JAX in an equation's `source_info`."""
     frame = None if info is None else user_frame(info)
     return None if frame is None else placed(frame.file_name, frame.start_line)
 
 
 def text_of(info: Any) -> str:
-    """The text of an equation's innermost line outside of JAX, "" where it is not known."""
+    """The innermost line outside JAX in an equation's `source_info`; "" if unknown."""
     frame = None if info is None else user_frame(info)
     return "" if frame is None else text_at(frame.file_name, frame.start_line)
 
@@ -110,5 +111,5 @@ def line_of_function(jaxpr: Any) -> str | None:
 
 
 def ints(index: Iterable[Any]) -> tuple[int, ...]:
-    """Python's integers."""
+    """Return an index as Python integers."""
     return tuple(int(n) for n in index)

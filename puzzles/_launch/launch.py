@@ -1,4 +1,4 @@
-"""What a `pallas_call` does, read from its trace: blocks, bytes, buffers, executed work."""
+"""Launches, read from the trace of a `pallas_call`: blocks, bytes, buffers, executed work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from puzzles._launch.operand import Operand, spread
 
 @dataclass(frozen=True)
 class AliasCost:
-    """An output that shares an input's memory, and what XLA does to that before the launch.
+    """An output that shares an input's memory, and XLA's work on that memory before the launch.
 
     how: "fills" it with a constant, "computes" it, or "copies" an argument that is not donated.
     """
@@ -32,19 +32,19 @@ class AliasCost:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a `pallas_call` is told beside its blocks."""
+    """The arguments of a `pallas_call` besides its blocks."""
 
     dimension_semantics: tuple[str, ...] | None  # of the whole grid, as Mosaic sees it
     aliases: tuple[tuple[int, int], ...]  # (position in inputs, position in outputs)
     interpret: Any
-    unknown: str | None  # the type of `compiler_params`, where it is none that JAX knows
+    unknown: str | None  # the type of `compiler_params` if JAX has no such type
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the program does around a launch.
+    """The program around a launch.
 
-    unused: outputs that it drops: scratch, in effect. made: what it does for an aliased output.
+    unused: outputs that it drops, as if they were scratch. made: its work for aliased outputs.
     """
 
     unused: frozenset[int]

@@ -1,4 +1,4 @@
-"""What `pl.kernel` makes, read as a launch: JAX itself lowers it as a `pallas_call`."""
+"""Kernels of `pl.kernel` as launches: JAX itself lowers them as a `pallas_call`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from puzzles._launch.traces import Traced
 from puzzles._program import as_tpu, kernel_calls, rewritten
 
 _KIND = "mpmd_map"  # since JAX 0.10
-_MESH = "TensorCoreMesh"  # other meshes are those of other cores
+_MESH = "TensorCoreMesh"  # other meshes are for other kinds of cores
 
 
 def with_kernels_launched(traced: Traced) -> Traced:
-    """The program with a `pallas_call` for each kernel of one function on one TensorCore."""
+    """Return the program with a `pallas_call` for each kernel of one function on a TensorCore."""
     if _KIND not in traced.other_kernels:
         return traced
     return replace(traced, jaxpr=rewritten(traced.jaxpr, _launched))
@@ -30,15 +30,15 @@ def _launched(equation: JaxprEqn) -> JaxprEqn:
     if len(p["jaxprs"]) != 1 or type(p["meshes"][0]).__name__ != _MESH or p["external_meshes"]:
         return equation
     (kernel,), (mesh,) = p["jaxprs"], p["meshes"]
-    if set(mesh.shape.values()) != {1}:  # of several cores each runs it at once
+    if set(mesh.shape.values()) != {1}:  # several cores run the kernel at once
         return equation
     arrays = [v.aval for v in equation.invars]
     scratch = [v.aval for v in kernel.invars[len(arrays) + len(p["out_avals"]) :]]
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
 
-    def launch(*given: Any) -> Any:
+    def launch(*arguments: Any) -> Any:
         return pl.pallas_call(
-            lambda *_: None,  # the kernel is put in below, as it was traced: with its names
+            lambda *_: None,  # replaced below by the traced kernel, which has names
             grid=tuple(mesh.shape.items()),
             in_specs=[anywhere] * len(arrays),
             out_specs=[anywhere] * len(p["out_avals"]),
@@ -47,7 +47,7 @@ def _launched(equation: JaxprEqn) -> JaxprEqn:
             input_output_aliases=dict(p["input_output_aliases"]),
             compiler_params=p["compiler_params"],
             name=p["name"],
-        )(*given)
+        )(*arguments)
 
     forms = (jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays)
     with as_tpu():

@@ -21,6 +21,7 @@ from puzzles._launch.events import Event, Part
 from puzzles._launch.finding import Finding, happens, line_of, text_of, told, when
 from puzzles._launch.launch import Launch
 from puzzles._launch.slices import ranges_of
+from puzzles._program import FUEL
 from puzzles._rules import sentence
 
 MOMENTS = 256  # that are followed
@@ -29,7 +30,6 @@ _KINDS = {"touched_too_early": "hazard"} | dict.fromkeys(
     ("copy_outside", "copy_of_a_pipeline_outside", "no_such_semaphore"), "outside"
 )
 _KINDS |= dict.fromkeys(("ends_of_one_type", "ends_of_two_types"), "unequal")
-_LOOKS = 200_000  # at an event in a step; most may have nothing to do there
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class _Follower:
             for event in events:
                 looks += 1
                 most, least = event.times(self.ids)
-                if looks > _LOOKS or most > 1:
+                if looks > FUEL or most > 1:
                     raise _UnknownError("goes_on_for_longer")
                 if most != least and event.name in _COPIES:
                     raise _UnknownError("data_decide_the_copies")

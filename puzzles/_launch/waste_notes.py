@@ -1,4 +1,4 @@
-"""What a launch does that may not be needed: steps without work, blocks fetched again."""
+"""Notes on work that a launch may not need: idle steps, blocks fetched again."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from puzzles._launch.finding import NOTE, Finding, ints, told
 from puzzles._launch.launch import Launch
 from puzzles._launch.operand import first_seen, row_keys
 
-_IDLE = 0.05  # of the steps, from which on it is worth a word
-_AGAIN = 0.25  # of all bytes that the launch moves
+_IDLE = 0.05  # the share of idle steps from which a note is due
+_AGAIN = 0.25  # of the bytes that the launch moves
 
 
 def waste(launch: Launch) -> tuple[Finding, ...]:
-    """Notes on time that the launch may lose; none of them is about its numbers."""
+    """Return notes on time that the launch may lose; none is about its numbers."""
     return (*_idle(launch), *_again(launch))
 
 

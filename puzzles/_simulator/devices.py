@@ -20,6 +20,7 @@ import numpy as np
 from puzzles._jax import JaxprEqn, close, compiler_param, copy_ends, copy_parts, is_remote
 from puzzles._launch import Launch, Traced, View, program_of, taken, text_of, when
 from puzzles._program import (
+    FUEL,
     ProgramInterpreter,
     UnsupportedError,
     axes_around_kernels,
@@ -29,7 +30,7 @@ from puzzles._program import (
 )
 from puzzles._rules import sentence
 from puzzles._simulator.machine import Machine
-from puzzles._simulator.semantics import HazardError, RunLog, Semantics, address, drawn
+from puzzles._simulator.semantics import HazardError, ProgramRun, RunLog, Semantics, address, drawn
 from puzzles._simulator.turns import DeadlockError, Turns
 from puzzles._simulator.wire import HOP_SECONDS, V5E_SPEEDS, Clock, Speeds, Wire
 
@@ -45,15 +46,12 @@ _INTO = {"reads": "device_reads_into", "writes": "device_writes_into"}
 _LANDS_BEFORE = {"reads": "lands_before_it_reads", "writes": "lands_before_it_writes"}
 
 
-@dataclass(frozen=True)
-class DevicesRun:
-    """The flat global results of a program on a mesh, the traffic, and the logs of its launches."""
+@dataclass
+class DevicesRun(ProgramRun):
+    """The run of a program on a mesh: global results, and the traffic between the devices."""
 
-    results: list[np.ndarray]
-    wire: Wire
-    trails: tuple[RunLog, ...] = ()
+    wire: Wire = field(default_factory=Wire)
     operations: int = 0
-    cut = False  # every launch runs whole
 
 
 def run_devices(
@@ -61,7 +59,7 @@ def run_devices(
     how: Semantics,
     slowest: int | None = None,
     in_order: bool = False,
-    fuel: int = 200_000,
+    fuel: int = FUEL,
     speeds: Speeds = V5E_SPEEDS,
 ) -> DevicesRun:
     """Run a program with a `shard_map` on the devices of its mesh.
@@ -87,9 +85,8 @@ def run_devices(
     except HazardError as error:
         error.wire = program.wire
         raise
-    return DevicesRun(
-        [np.asarray(x) for x in results], program.wire, tuple(program.trails), program.spent
-    )
+    arrays = [np.asarray(x) for x in results]
+    return DevicesRun(arrays, program.trails, program.wire, program.spent)
 
 
 def on_mesh(traced: Traced) -> dict[str, int]:

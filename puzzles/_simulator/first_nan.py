@@ -1,4 +1,4 @@
-"""Where numbers that are not finite begin: at an equation that makes them of finite ones."""
+"""The first equation that makes a number that is not finite of finite operands."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ _MAKES |= {"cosh", "expm1", "rsqrt", "reciprocal"} | _SUMS
 
 
 def first_not_finite(traced: Traced) -> str | None:
-    """The line that makes it, and the number that it is made of, in words; None if none is found.
+    """A message with the equation's line and operand; None if NumPy finds no such equation.
 
-    Of an equation whose operands are all finite; the first that is met as the program runs in
-    NumPy.
+    All operands of the equation are finite; it is the first such equation of the run.
     """
     try:
         step_by_step(traced, observer=_observe)
-    except EarlyStopError as found:
-        return found.args[0]
+    except EarlyStopError as stop:
+        return stop.args[0]
     return None
 
 
@@ -41,8 +40,8 @@ def _observe(equation: JaxprEqn, values: Values, results: Values) -> None:
         return
     line = text_of(equation.source_info)
     if not line or user_frame(equation.source_info).file_name.startswith(_PACKAGE):
-        return  # another puzzle's answer
-    given = operands[-1]  # of a division, what by
+        return  # the answer to another puzzle
+    given = operands[-1]  # the divisor of a division
     number = np.broadcast_to(given, wrong.shape)[wrong][0] if name not in _SUMS else 0
     what = f"it divides by {number:g}" if name == "div" else f"its `{name}` is given {number:g}"
     what = f"its `{name}` of finite numbers is too large" if name in _SUMS else what

@@ -1,10 +1,9 @@
-"""A launch run step by step in NumPy, which compiles nothing.
+"""A machine in NumPy that runs a launch step by step and compiles nothing.
 
-It gives what JAX's interpreter gives. Where it cannot, as where an access reaches outside, it
-raises `UnsupportedError`, and the interpreter is asked. As a TPU may do it (`Semantics`) it does
-more: blocks are fetched when they change, an output holds NaN at first, parallel axes run
-backwards, copies arrive when they are waited for. What must not be done there is `HazardError`,
-with its grid step and line.
+Without `Semantics` it returns the results of JAX's interpreter, or raises `UnsupportedError` if it
+cannot, for instance if an access reaches outside. With `Semantics` it runs as a TPU may: it fetches
+blocks when they change, fills an output with NaN at first, runs parallel axes in reverse, and lands
+copies at their waits. It raises `HazardError`, with grid step and line, for a hazard.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ from puzzles._simulator.semantics import (
 
 
 class Machine(NumpyInterpreter):
-    """One run of a launch; without `how` as JAX's interpreter does it."""
+    """One run of a launch; without `how`, as JAX's interpreter runs it."""
 
     def __init__(
         self,
@@ -72,12 +71,12 @@ class Machine(NumpyInterpreter):
         mapped = call.params["grid_mapping"].vmapped_dims
         self.axes = [a for a in range(len(launch.grid)) if a not in mapped]
         self.ids: tuple[int, ...] = ()
-        self.buffers: list[Any] = []  # the kernel's parameters, and then what it allocates
-        self.random = np.random.default_rng(0)  # what `pltpu.prng_random_bits` draws from
-        self.flights = Flights()  # semaphores are known by their address
+        self.buffers: list[Any] = []  # the kernel's parameters, then its allocations
+        self.random = np.random.default_rng(0)  # for `pltpu.prng_random_bits`
+        self.flights = Flights()  # the key of a semaphore is its address
 
     def results(self, values: Sequence[Any]) -> Values:
-        """Those of the launch on its operands."""
+        """Return the results of the launch on its operands."""
         launch, scalars = self.launch, len(self.launch.scalars)
         operands = values[len(values) - scalars - len(launch.inputs) :]
         if any(map(is_key, operands)):
@@ -103,10 +102,10 @@ class Machine(NumpyInterpreter):
     def unwritten(
         self, shape: Sequence[int], dtype: Any, as_nan: tuple[str, ...] = ("nan",)
     ) -> np.ndarray:
-        """Memory that nobody has written: NaN, the least integer, False, or a semaphore at zero.
+        """Return unwritten memory: NaN, the least integer, False, or a semaphore at zero.
 
-        as_nan: the ways of `How.unwritten` that make it so. Else zero, and where that was the
-        least integer, one.
+        as_nan: the values of `Semantics.unwritten` for these contents. For other values, memory
+        holds zero, or one for an unsigned integer.
         """
         nan = self.how is None or self.how.unwritten in as_nan
         if jnp.issubdtype(dtype, jnp.floating):
@@ -121,25 +120,25 @@ class Machine(NumpyInterpreter):
         return np.zeros(shape, np.int64)
 
     def padded(self, x: np.ndarray, *operands: Operand) -> np.ndarray:
-        """A copy that holds whole blocks of each operand."""
-        if any(any(map(any, one.padding)) for one in operands):
+        """Return a copy of `x` that is padded to whole blocks of each operand."""
+        if any(any(map(any, operand.padding)) for operand in operands):
             raise UnsupportedError("the padding of a `pl.Element`")
-        blocks = zip(x.shape, *(one.sizes for one in operands), strict=True)
-        sizes = tuple(max(-(-n // b) * b for b in some) for n, *some in blocks)
+        blocks = zip(x.shape, *(operand.sizes for operand in operands), strict=True)
+        sizes = tuple(max(-(-n // b) * b for b in sizes) for n, *sizes in blocks)
         whole = self.unwritten(sizes, x.dtype, ("nan", "padding"))
         whole[tuple(map(slice, x.shape))] = x
         return whole
 
     def run_grid(self, scalars: Values, arrays: list[np.ndarray]) -> None:
-        """All steps; outputs are written into their arrays."""
+        """Run all steps and write the outputs into their arrays."""
         operands = (*self.launch.inputs, *self.launch.outputs)
-        scratch = [self.unwritten(one.shape, one.dtype) for one in self.launch.scratch]
+        scratch = [self.unwritten(ref.shape, ref.dtype) for ref in self.launch.scratch]
         starts = []
-        for one, array in zip(operands, arrays, strict=True):
-            # As `jax.lax.dynamic_slice` has it: negative ones count from the end.
-            inside = np.where(one.starts < 0, one.starts + array.shape, one.starts)
-            inside = inside.clip(0, np.subtract(array.shape, one.sizes))
-            if self.how is not None and (inside != one.starts).any():
+        for operand, array in zip(operands, arrays, strict=True):
+            # Negative starts count from the end, as in `jax.lax.dynamic_slice`.
+            inside = np.where(operand.starts < 0, operand.starts + array.shape, operand.starts)
+            inside = inside.clip(0, np.subtract(array.shape, operand.sizes))
+            if self.how is not None and (inside != operand.starts).any():
                 raise UnsupportedError("a block outside its array")
             starts.append(inside.tolist())
         held: list[Any] = [None] * len(operands)
@@ -147,14 +146,16 @@ class Machine(NumpyInterpreter):
         for count, number in enumerate(self.order()):
             if self.how is not None and count == self.how.most:
                 raise BudgetError
-            for n, (one, array) in enumerate(zip(operands, arrays, strict=True)):
-                place = _place(one, starts[n], number)
-                if self.how is None or not one.piped:
-                    held[n] = array[(*place, ...)]  # a view, of one element, too
+            for n, (operand, array) in enumerate(zip(operands, arrays, strict=True)):
+                place = _place(operand, starts[n], number)
+                if self.how is None or not operand.piped:
+                    held[n] = array[(*place, ...)]  # the ellipsis makes a view of one element, too
                 elif place != places[n]:
-                    self.put_back(n, held, places, arrays)  # as the step before left it
+                    self.put_back(n, held, places, arrays)
                     fresh = array[(*place, ...)].copy()
-                    held[n] = self.unwritten(fresh.shape, one.dtype) if one.output else fresh
+                    if operand.output:
+                        fresh = self.unwritten(fresh.shape, operand.dtype)
+                    held[n] = fresh
                     places[n] = place
             self.ids = self.launch.at(number)
             self.buffers = [*scalars, *held, *scratch]
@@ -164,31 +165,30 @@ class Machine(NumpyInterpreter):
         self.ends()
 
     def order(self) -> Sequence[int]:
-        """The numbers of the steps, in the order in which they run."""
+        """Return the numbers of the steps in the order in which they run."""
         launch, how = self.launch, self.how
         order = np.arange(launch.steps).reshape(launch.grid)
         backwards = how is not None and how.backwards
         for axis, word in enumerate(launch.dimension_semantics or () if backwards else ()):
             if word.endswith("parallel"):
-                order = np.flip(order, axis)  # where there are two steps, they change places, too
+                order = np.flip(order, axis)
         for axis, n in enumerate(launch.grid if how is not None and how.edges else ()):
             order = order.take([*range(min(n, EDGE - 1)), *range(EDGE - 1, n)[-1:]], axis)
         return order.reshape(-1).tolist()
 
     def put_back(self, n: int, held: Values, places: Values, arrays: list[np.ndarray]) -> None:
-        """An output's block to its array."""
+        """Write an output's block to its array, and log the block."""
         if n < len(self.launch.inputs) or places[n] is None:
             return
         arrays[n][places[n]] = held[n]
         if self.trail is None:
             return
         out = self.launch.outputs[n - len(self.launch.inputs)]
-        within = arrays[n][tuple(map(slice, out.shape))]  # without what hangs over an edge
-        inside = within[(*places[n], ...)]
+        inside = arrays[n][tuple(map(slice, out.shape))][(*places[n], ...)]  # without padding
         self.trail.carried.append(Observation(out.name, self.ids, comparable(inside)))
 
     def ends(self) -> None:
-        """At the end nothing is under way."""
+        """Raise `HazardError` if a copy is in flight or a semaphore is above zero at the end."""
         if self.flights.flying:
             line = self.flights.flying[0].line
             started = f": it was started in `{line}`" if line else ""
@@ -199,7 +199,7 @@ class Machine(NumpyInterpreter):
     def wrong(
         self, equation: JaxprEqn | None, words: str, kind: str = "hazard", **facts: Any
     ) -> None:
-        """Raise `HazardError` in the words of that name, or `UnsupportedError` without `how`."""
+        """Raise `HazardError` with the message `words`, or `UnsupportedError` without `how`."""
         if self.how is None:
             raise UnsupportedError
         info, step = None if equation is None else equation.source_info, self.ids or None
@@ -215,37 +215,37 @@ class Machine(NumpyInterpreter):
         transforms: Sequence[Any],
         words: str = "block_of_a_ref_outside",
     ) -> np.ndarray:
-        """What transforms name of a ref; it must not reach outside, or that is told in `words`."""
+        """Return the part of a ref; if it reaches outside, raise with the message `words`."""
         try:
             return taken(ref, transforms)
         except Exception:
             ranges, name = ranges_of(transforms), self.name_of(ref)
             if ranges is not None and len(ranges) == ref.ndim:
-                if any(one is ref for one in self.buffers[: len(self.launch.scalars)]):
+                if any(scalar is ref for scalar in self.buffers[: len(self.launch.scalars)]):
                     words = "scalars_outside"
                 span = ", ".join(f"{a}" if index else f"{a}:{b}" for a, b, index in ranges)
                 spelt = dict(ref=f"`{name}`" if name else "a ref", name=name or "ref", part=span)
                 self.wrong(equation, words, "out-of-bounds", operand=name, shape=ref.shape, **spelt)
-            if any(np.ndim(i) for one in transforms for i in getattr(one, "indices", ())):
+            if any(np.ndim(i) for part in transforms for i in getattr(part, "indices", ())):
                 which = f"`{name}`" if name else "A ref"
                 self.wrong(equation, "indexed_with_an_array", "lowering", operand=name, which=which)
             raise
 
     def end(self, equation: JaxprEqn, ref: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
-        """One end of a copy."""
+        """Return the source or the target of a copy."""
         return self.part(equation, ref, transforms, "copy_of_a_ref_outside")
 
     def semaphore(self, equation: JaxprEqn, ref: np.ndarray, transforms: Sequence[Any]) -> int:
-        """What tells it from all others."""
+        """Return a key that is unique to this semaphore."""
         return address(self.part(equation, ref, transforms, "no_such_semaphore"))
 
     def name_of(self, ref: np.ndarray) -> str | None:
-        """The kernel's parameter that a buffer is; None of what the kernel allocates."""
-        named = zip(self.names, self.buffers, strict=False)
-        return next((name for name, one in named if one is ref), None)
+        """The name of the kernel's parameter `ref`; None for a buffer that the kernel allocates."""
+        pairs = zip(self.names, self.buffers, strict=False)
+        return next((name for name, buffer in pairs if buffer is ref), None)
 
     def view(self, array: np.ndarray, ref: np.ndarray, transforms: Sequence[Any]) -> View:
-        """A part of a ref; its name is made when somebody asks for it."""
+        """Return a view of a part of a ref, which computes its name when it is printed."""
 
         def name() -> str:
             part = ranges_shown(ranges_of(transforms), ref.shape)
@@ -256,14 +256,14 @@ class Machine(NumpyInterpreter):
     def touches(
         self, equation: JaxprEqn, how: str, array: np.ndarray, ref: np.ndarray, transforms: Any
     ) -> None:
-        """It must not read where a copy may still land, nor write there or where one may read."""
+        """Raise `HazardError` for an access where a copy may land, or a write to its source."""
         if why := self.flights.forbidden(how, self.view(array, ref, transforms)):
             text = text_of(equation.source_info)
             says = happens(self.ids, f"`{text}`" if text else "the kernel", why)
             self.wrong(equation, "touched_too_early", says=says, operand=self.name_of(ref))
 
     def without_rule(self, equation: JaxprEqn, values: Values) -> Values:
-        """What NumPy has no rule for, JAX computes by itself."""
+        """Let JAX compute an equation without effects that has no NumPy rule."""
         if equation.effects:
             return super().without_rule(equation, values)
         try:
@@ -272,13 +272,13 @@ class Machine(NumpyInterpreter):
             return super().without_rule(equation, values)
 
     def _program_id(self, equation: JaxprEqn, _: Values) -> Values:
-        return [np.int32(self.ids[self.asked(equation)])]
+        return [np.int32(self.ids[self.axis(equation)])]
 
     def _num_programs(self, equation: JaxprEqn, _: Values) -> Values:
-        return [np.int32(self.launch.grid[self.asked(equation)])]
+        return [np.int32(self.launch.grid[self.axis(equation)])]
 
-    def asked(self, equation: JaxprEqn) -> int:
-        """The axis that is asked for; JAX's interpreter does not answer in loops and branches."""
+    def axis(self, equation: JaxprEqn) -> int:
+        """The grid axis of `program_id`; JAX's interpreter has none in loops and branches."""
         if self.how is None and equation not in self.kernel.eqns:
             raise UnsupportedError
         return self.axes[equation.params["axis"]]
@@ -293,18 +293,18 @@ class Machine(NumpyInterpreter):
         return [view.copy()]
 
     def note_nan(self, equation: JaxprEqn, ref: np.ndarray, read: np.ndarray) -> None:
-        """The first NaN that is read from each ref."""
+        """Log the first NaN that the kernel reads from each ref."""
         if self.trail is None or not floating(read) or not np.isnan(read).any():
             return
         name, nans = self.name_of(ref), self.trail.nans
-        if all(name != one.operand for one in nans):
+        if all(name != nan.operand for nan in nans):
             line = line_of(equation.source_info)
             nans.append(Observation(name, self.ids, line, name in self.trail.stored))
 
     def _store(self, equation: JaxprEqn, values: Values) -> Values:
         ref, transforms, stored, mask = accessed(equation, values)
         view = self.part(equation, ref, transforms)
-        if not np.may_share_memory(view, ref):  # a copy, of which nobody would know
+        if not np.may_share_memory(view, ref):  # a copy, which the store would not change
             raise UnsupportedError("a store through a bitcast")
         self.touches(equation, "writes", view, ref, transforms)
         if self.trail is not None:
@@ -320,7 +320,7 @@ class Machine(NumpyInterpreter):
         source, target, semaphore = copy_parts(equation.params["tree"], values)
         if is_remote(equation) or equation.params.get("add"):
             raise UnsupportedError("a copy to another device")
-        old, new = (self.end(equation, *one) for one in (source, target))
+        old, new = (self.end(equation, *part) for part in (source, target))
         alike = old.shape == new.shape and old.dtype == new.dtype
         if not alike or not np.may_share_memory(new, target[0]):
             raise UnsupportedError("a copy between two forms")
@@ -341,8 +341,8 @@ class Machine(NumpyInterpreter):
         at, size = self.semaphore(equation, *semaphore), self.end(equation, *target).nbytes
         if endless := self.flights.wait(at, size):
             self.wrong(equation, endless, wanted=size, due=self.flights.due[at])
-        for one in self.flights.landed if self.how.late else ():
-            one.target.array[...] = one.source.array
+        for flight in self.flights.landed if self.how.late else ():
+            flight.target.array[...] = flight.source.array
         return []
 
     def _signal(self, equation: JaxprEqn, values: Values) -> Values:
@@ -361,7 +361,7 @@ class Machine(NumpyInterpreter):
         return []
 
     def _nothing(self, equation: JaxprEqn, values: Values) -> Values:
-        """A delay changes no number, and JAX prints what is to be printed."""
+        """Skip a delay or a print with `how`; without `how`, JAX runs it."""
         return [] if self.how is not None else self.without_rule(equation, values)
 
     def _seeds(self, equation: JaxprEqn, values: Values) -> Values:
@@ -378,13 +378,13 @@ class Machine(NumpyInterpreter):
 
     def _run_scoped(self, equation: JaxprEqn, values: Values) -> Values:
         jaxpr = equation.params["jaxpr"]
-        made = [self.unwritten(v.aval.shape, v.aval.dtype) for v in jaxpr.invars]
-        self.buffers += made
-        return self.run(jaxpr, values, made)
+        buffers = [self.unwritten(v.aval.shape, v.aval.dtype) for v in jaxpr.invars]
+        self.buffers += buffers
+        return self.run(jaxpr, values, buffers)
 
 
 def _place(operand: Operand, starts: Sequence, step: int) -> tuple[Any, ...]:
-    """Which part of its array an operand holds at a step."""
+    """The index of the part of its array that an operand holds at a step."""
     each = zip(starts[step], operand.block, strict=True)
     return tuple(start if block is None else slice(start, start + block) for start, block in each)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,30 +24,14 @@ from puzzles._program import (
 )
 from puzzles._simulator.devices import run_devices
 from puzzles._simulator.machine import Machine
-from puzzles._simulator.semantics import RunLog, Semantics, drawn
-
-
-@dataclass
-class ProgramRun:
-    """What a program gave, and what was seen of its launches.
-
-    Where one was cut off, those after it went on with numbers made up for it.
-    """
-
-    results: list[np.ndarray] = field(default_factory=list)
-    trails: list[RunLog] = field(default_factory=list)
-
-    @property
-    def cut(self) -> bool:
-        """Whether a launch ended before its last step."""
-        return any(one.cut is not None for one in self.trails)
+from puzzles._simulator.semantics import ProgramRun, RunLog, Semantics, drawn
 
 
 def run_as(traced: Traced, how: Semantics, fuel: int = FUEL) -> ProgramRun:
-    """What a program gives as a TPU may run it, in NumPy; every launch leaves a trail.
+    """Run a program in NumPy as a TPU may run it, and log every launch.
 
-    fuel: so many equations of a launch are run. Raises `HazardError`, and `UnsupportedError`
-    where NumPy cannot.
+    fuel: equations of a launch, at most. Raises `HazardError`, and `UnsupportedError` if NumPy
+    cannot run the program.
     """
     ran, launch_of = ProgramRun(), _launches(traced)
 
@@ -70,10 +53,9 @@ def run_as(traced: Traced, how: Semantics, fuel: int = FUEL) -> ProgramRun:
 def step_by_step(
     traced: Traced, strict: bool = False, observer: Observer | None = None
 ) -> list[np.ndarray] | None:
-    """The flat results of a program whose launches run in NumPy; None where JAX has to run them.
+    """Return the flat results of a program whose launches run in NumPy; None if JAX has to.
 
-    strict: as a TPU may run it; None also where it must not be done there. observer: see
-    `NumpyInterpreter`.
+    strict: run as a TPU may; None also for a hazard. observer: see `NumpyInterpreter`.
     """
     how = Semantics() if strict else None
     try:
@@ -87,12 +69,15 @@ def step_by_step(
         return run_program(traced.jaxpr, traced.leaves, launch, observer)
     except (EarlyStopError, LoopLimitError):
         raise
-    except Exception:  # whatever it is, JAX does it, or says in its own words why not
+    except Exception:  # JAX runs the program, or raises its own error
         return None
 
 
 def _launches(traced: Traced) -> Callable[[JaxprEqn, Values], Launch]:
-    """Which launch a call is that comes next, of these operands: a loop's is another each turn."""
+    """Return a function from the next call and its operands to its launch.
+
+    A call in a loop is another launch in each iteration.
+    """
     if not runs_in_python(traced.jaxpr.jaxpr):
         raise UnsupportedError("a launch within a `shard_map`")
     if not runs_in_python(traced.jaxpr.jaxpr, CALLS):

@@ -1,4 +1,4 @@
-"""What a TPU leaves open when it runs a launch, and what is seen of a launch that was run."""
+"""The choices that a TPU leaves open when it runs a launch, and the log of a run."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ EDGE = 3  # steps of an axis at its edges: the first two, and the last
 
 
 class HazardError(Exception):
-    """What must not be done on a TPU: `finding` says what, and where."""
+    """The kernel does something that a TPU must not do; `finding` has the fault and its place."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.says)
         self.finding = finding
-        self.wire: Any = None  # of several devices, their traffic
+        self.wire: Any = None  # the traffic between several devices
 
 
 @dataclass(frozen=True)
 class Semantics:
-    """What a TPU leaves open, and a run decides.
+    """The choices of one run among those that a TPU leaves open.
 
-    late: copies by hand are made when they are waited for, not when they are started. backwards:
-    parallel axes run so. unwritten: what memory holds at first, "nan", "zero", or "padding": NaN
-    beyond the edges of inputs alone. most: steps after which a launch is cut off. edges: of a
-    longer axis the first two steps and the last alone.
+    late: a copy by hand lands at its wait, not at its start. backwards: parallel axes run in
+    reverse. unwritten: the first contents of memory: "nan", "zero", or "padding" (NaN only beyond
+    the edges of inputs). most: steps after which a launch is cut off; None for no limit. edges: run
+    only the first two steps and the last step of each axis.
     """
 
     late: bool = True
@@ -42,9 +42,9 @@ class Semantics:
 
 @dataclass(frozen=True)
 class Observation:
-    """A ref at a grid step: `what` is its contents, or the line that read them.
+    """A ref at a grid step: `what` is a hash of its contents, or the line that read them.
 
-    begun: of a ref that is read, whether something was stored in it before.
+    begun: True if the kernel had stored something in the ref that is read.
     """
 
     operand: str | None
@@ -55,11 +55,11 @@ class Observation:
 
 @dataclass
 class RunLog:
-    """What was seen of a launch while it ran.
+    """The log of one run of a launch.
 
-    carried: the blocks on their way back to HBM, as numbers to compare. nans: each ref's first NaN
-    that a line of the kernel reads. stored: the refs that something was stored in. cut: the step
-    in which it was left, None if it ran whole. spent: it had run too many equations.
+    carried: hashes of the blocks written back to HBM. nans: the first NaN that the kernel reads
+    from each ref. stored: the refs that the kernel stored in. cut: the step at which the run was
+    cut off, None if it was whole. spent: True if it was cut off after too many equations.
     """
 
     launch: Launch
@@ -70,18 +70,34 @@ class RunLog:
     spent: bool = False
 
 
+@dataclass
+class ProgramRun:
+    """The flat results of a program, and the logs of its launches.
+
+    The launches after a launch that was cut off run on sampled results of it.
+    """
+
+    results: list[np.ndarray] = field(default_factory=list)
+    trails: list[RunLog] = field(default_factory=list)
+
+    @property
+    def cut(self) -> bool:
+        """True if a launch ended before its last step."""
+        return any(trail.cut is not None for trail in self.trails)
+
+
 def address(semaphore: np.ndarray) -> int:
-    """What tells one semaphore from all others."""
+    """A key that is unique to this semaphore."""
     return semaphore.__array_interface__["data"][0]
 
 
 def floating(value: np.ndarray) -> bool:
-    """Whether it holds floats, narrow ones included."""
+    """Return True for an array of floats, narrow floats included."""
     return jnp.issubdtype(value.dtype, jnp.floating)
 
 
 def comparable(value: np.ndarray) -> int:
-    """A number that equal arrays share, NaNs of any kind included."""
+    """Return a hash of the array; all NaNs hash alike."""
     if floating(value):
         value = value.astype(np.float32)
         value = np.where(np.isnan(value), np.float32(np.nan), value)
@@ -89,7 +105,7 @@ def comparable(value: np.ndarray) -> int:
 
 
 def drawn(form: Any, seed: int) -> Any:
-    """Made-up data of a shape and dtype: floats around zero, everything else 0."""
+    """Sampled data of a shape and dtype: floats around zero; 0 for other dtypes."""
     if is_key(form):
         return keys_of(jnp.zeros(key_bits(form).shape, jnp.uint32), form)
     if not jnp.issubdtype(form.dtype, jnp.floating):

@@ -1,7 +1,4 @@
-"""A simulated TPU: memory that nobody wrote is NaN, and what must not be done there raises.
-
-NumPy runs a launch as a TPU may (`simulate`).
-"""
+"""A simulated TPU: NumPy runs launches, unwritten memory is NaN, and hazards raise."""
 
 from __future__ import annotations
 
@@ -29,23 +26,23 @@ from puzzles._simulator.semantics import HazardError, Semantics, comparable
 
 
 class SimulationError(Exception):
-    """What the simulated TPU refuses: a `finding`, None where it is NumPy that cannot."""
+    """The simulated TPU refuses a program; `finding` is None if NumPy cannot run it."""
 
-    def __init__(self, found: Finding | str) -> None:
-        self.finding = None if isinstance(found, str) else found
-        self.says = found if isinstance(found, str) else found.words
+    def __init__(self, refusal: Finding | str) -> None:
+        self.finding = None if isinstance(refusal, str) else refusal
+        self.says = refusal if isinstance(refusal, str) else refusal.words
         super().__init__(self.says)
 
 
 def simulate(traced: Traced) -> list[np.ndarray]:
-    """The flat results of `traced` on its leaves, on a simulated TPU with one core.
+    """Return the flat results of `traced` on its leaves, on a simulated TPU with one core.
 
-    Raises `SimulationError`, also for a buffer touched while a copy is in flight, a copy nobody
-    waits for, a wait that would never end, a `pl.ANY` ref that is indexed. Parallel axes run
-    backwards; copies are made when waited for.
+    Raises `SimulationError`, also for a buffer touched while a copy is in flight, a copy without a
+    wait, a wait that never ends, an indexed `pl.ANY` ref. Parallel axes run in reverse; copies land
+    at their waits.
     """
-    if (known := foreseen(traced)) is not None:
-        raise SimulationError(known)
+    if (finding := foreseen(traced)) is not None:
+        raise SimulationError(finding)
     for leaf in traced.leaves:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise TypeError(f"simulating needs data, and {leaf} is only a shape")
@@ -63,7 +60,7 @@ def simulate(traced: Traced) -> list[np.ndarray]:
 
 
 def _on_devices(traced: Traced, count: int) -> list[np.ndarray]:
-    """The results on a mesh: those of the first schedule that gives other ones, if there is one."""
+    """The results on a mesh, from the first schedule that changes them if there is one."""
     results: list[np.ndarray] = []
     numbers: set[tuple[int, ...]] = set()
     try:
@@ -80,16 +77,16 @@ def _on_devices(traced: Traced, count: int) -> list[np.ndarray]:
 
 
 def cannot(error: Exception) -> str:
-    """That NumPy does not run a program, and why."""
+    """The message that NumPy does not run a program, with the reason."""
     return sentence("not_in_numpy", why=str(error) or type(error).__name__)
 
 
 def foreseen(traced: Traced, rewritten: bool = False) -> Finding | None:
-    """What would be stopped at, or let pass, as far as the launches alone tell it.
+    """Return the first error that the launches show without a run; None if there is none.
 
-    An indexed ref in HBM, a block that is nowhere or comes back after another, a copy by hand.
-    Nothing where a launch cannot be read, as in a loop around it whose turns choose its blocks.
-    rewritten: a block may come back if it is written whole each time.
+    Detects an indexed ref in HBM, a block outside its array, a block that comes back after another
+    block, a hazard of a copy by hand. None also if a launch cannot be read, such as a launch in a
+    loop that chooses its blocks. rewritten: accept a block that comes back and is written whole.
     """
     try:
         launches = traced.launches
@@ -100,19 +97,19 @@ def foreseen(traced: Traced, rewritten: bool = False) -> Finding | None:
         wrong = (f for f in faults(launch) if f.kind in kinds and f.severity == ERROR)
         if rewritten:
             wrong = (f for f in wrong if not again_whole(launch, f))
-        found = _indexed_hbm(call) or next(wrong, None) or copied(launch)
-        if found is not None:
-            return found
+        finding = _indexed_hbm(call) or next(wrong, None) or copied(launch)
+        if finding is not None:
+            return finding
     return None
 
 
-def again_whole(launch: Launch, found: Finding) -> bool:
-    """Whether a finding is of an output that is revisited, and written whole each time."""
-    return found.kind == "revisited" and launch.rewritten(found.operand)
+def again_whole(launch: Launch, finding: Finding) -> bool:
+    """True for a finding about an output that is revisited and written whole each time."""
+    return finding.kind == "revisited" and launch.rewritten(finding.operand)
 
 
 def _indexed_hbm(equation: JaxprEqn) -> Finding | None:
-    """That the kernel indexes a ref in HBM; 0.7.2 lets it pass, 0.10 does not."""
+    """The finding that the kernel indexes a ref in HBM; JAX 0.7.2 accepts that, 0.10 does not."""
     kernel = equation.params["jaxpr"]
     names = dict(zip(kernel.invars, parameter_names(equation), strict=True))
     for access, path in visited(kernel):

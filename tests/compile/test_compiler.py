@@ -213,8 +213,10 @@ def test_too_much_smem_is_explained(compiler):
 @sample.drill
 def test_of_many_programs_the_first_that_is_refused_is_told(compiler, monkeypatch):
     asked = []
-    real = compiler._one
-    monkeypatch.setattr(compiler, "_one", lambda *given: asked.append(given[1:]) or real(*given))
+    real = compiler._refusal
+    monkeypatch.setattr(
+        compiler, "_refusal", lambda *given: asked.append(given[1:]) or real(*given)
+    )
     good = [traced(launch(), shape(rows, 256)) for rows in (256, 512)]
     assert compiler.compile_all([*good, good[0]], ["v5e"]) == {"v5e": None}
     assert [len(programs) for programs in asked] == [2], "equal programs are compiled once"
@@ -259,7 +261,7 @@ def test_a_worker_that_takes_too_long_is_an_answer():
 
 @pytest.mark.slow
 def test_a_chip_that_libtpu_does_not_know_is_an_answer(compiler, monkeypatch):
-    monkeypatch.setattr(compiler_module, "_known", [("v5e",)])
+    monkeypatch.setattr(compiler_module, "_supported", [("v5e",)])
     says = compiler.compile(traced(launch(), shape(256, 256)), ["7x"])["7x"]
     assert says.startswith("the installed libtpu does not know 7x")
 

@@ -21,7 +21,8 @@ from puzzles._judge import cases
 from puzzles._judge.numbers import compare
 from puzzles._launch import Traced, trace_call
 from puzzles._program import as_tpu, by_jax, run
-from puzzles._simulator import HazardError, Semantics, run_as, step_by_step
+from puzzles._simulator import HazardError, Semantics, step_by_step
+from puzzles._simulator.programs import run_as
 
 EXAMPLES = 8 if sample.ALL else 2  # of each theme
 PUZZLES = [p for name in puzzles.ladders() for p in puzzles.ladder(name) if p.kernel]
