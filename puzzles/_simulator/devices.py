@@ -533,8 +533,7 @@ class _Device(Machine):
     def lands(self, equation: JaxprEqn, there: int, copy: _Copy) -> None:
         """Raise `HazardError` if a copy to another device may meet an access or a copy there."""
         mesh, me, view = self.mesh, self.number, copy.target
-        facts: dict[str, Any] = dict(there=there, place=view, text=copy.line)
-        words = ""
+        words, facts = "", dict[str, Any](there=there, place=view, text=copy.line)
         for end in mesh.ends[there]:
             if not mesh.knows(me, there, end.over) and end.view.meets(view):
                 words = "lands_where_another_lands" if end.lands else "lands_before_it_is_sent"

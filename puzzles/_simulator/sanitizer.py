@@ -202,9 +202,6 @@ def _most(launches: Sequence[Launch]) -> int | None:
     return max(2, min(FIRST_STEPS // max(1, len(launches)), int(share)))
 
 
-_Run = TypeVar("_Run", ProgramRun, DevicesRun)
-
-
 def differing(
     run: Callable[[Semantics], _Run], how: Semantics, choices: Sequence[str]
 ) -> tuple[_Run, Finding | None]:
