@@ -216,7 +216,7 @@ def _cut_as_the_output(interpret: Callable[..., Any]) -> Callable[..., Any]:
         except TypeError as error:
             if not read or "carry" not in str(error):
                 raise
-            raise NotImplementedError(
+            raise TypeError(
                 f"JAX {jax.__version__} cannot interpret this launch: the kernel reads an input in "
                 "`pl.ANY` that is aliased to an output whose last block hangs over the edge. JAX "
                 "0.11.0 and older can."
