@@ -38,13 +38,19 @@ help: ## list the targets
 ##@ for learners
 
 lab: $(LAB)/.installed-$(EXTRAS) copy ## open the puzzles in JupyterLab, on copies in my/
-	cd my && ../$(LAB)/bin/python -m jupyterlab $(ROOT) $(LAB_ARGS)
+	@echo "Opening basics.ipynb; your copies of all notebooks are in my/. Press Ctrl+C to stop."
+	cd my && ../$(LAB)/bin/python -m jupyterlab $(ROOT) --LabApp.news_url=None basics.ipynb $(LAB_ARGS)
 
-# Only what is not there yet: nobody's solutions are ever overwritten.
+# A copy is never overwritten: it may hold solutions. Its diagrams are those of the clone, so that
+# they show without a network.
 copy: ## copy notebooks that my/ does not have yet
 	@mkdir -p my
+	@ln -sfn ../diagrams my/diagrams
 	@for notebook in *.ipynb; do \
-	  if [ ! -e "my/$$notebook" ]; then cp "$$notebook" my/ && echo "my/$$notebook is new"; fi; \
+	  if [ ! -e "my/$$notebook" ]; then \
+	    sed -E 's#https://raw\.githubusercontent\.com/[^/]+/[^/]+/[^/]+/diagrams/#diagrams/#g' \
+	      "$$notebook" > "my/$$notebook" && echo "my/$$notebook is new"; \
+	  fi; \
 	done
 
 ##@ for authors of puzzles

@@ -10,7 +10,7 @@ Importing this package starts no JAX backend.
 
 from __future__ import annotations
 
-from puzzles._check import check, checked, hint, on_devices, progress, solution
+from puzzles._check import check, checked, hint, on_devices, progress, solution, welcome
 from puzzles._compile import CHIPS
 from puzzles._examine import Examination, examine
 from puzzles._examine import every_launch as examining
@@ -64,6 +64,7 @@ __all__ = [
     "sweep",
     "trace",
     "vjp",
+    "welcome",
 ]
 
 

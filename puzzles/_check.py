@@ -10,13 +10,14 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
-from puzzles import _progress, _regions
+from puzzles import _jax, _progress, _regions
 from puzzles._compile import Compiler, CompilerMissingError
 from puzzles._draw import (
     BLUE,
@@ -273,6 +274,21 @@ def solution(fn: Callable | str) -> None:
     title = f"One solution of {puzzle.name}"
     page = card(BLUE, title, [source(code), paragraph(f"Why it works: {why}")])
     display(f"{code}\n\nWhy it works: {why}", page)
+
+
+def welcome(ladder_name: str) -> None:
+    """Show the versions, the device, and how far the learner is in a ladder."""
+    device = jax.devices()[0]
+    kind = "a CPU" if device.platform == "cpu" else f"{jax.device_count()} × {device.device_kind}"
+    tested = "" if _jax.is_newer_than_tried() else " (tested)"
+    names = tuple(ladder_module(ladder_name).RUNGS)
+    left = _left(names)
+    title = f"Pallas Puzzles {metadata.version('pallas-puzzles')}"
+    where = f"JAX {jax.__version__}{tested}, on {kind}."
+    done = f"{ladder_name}: {len(names) - len(left)} of {len(names)} solved."
+    text, link = (f" Next: {left[0]}.", f" Next: {_link(left[0])}.") if left else ("", "")
+    page = [paragraph(where), f'<div style="margin-top:4px">{done}{link}</div>']
+    display(f"{title}. {where} {done}{text}", card(GREEN, title, page))
 
 
 def progress() -> None:

@@ -80,7 +80,13 @@ try:
 except ImportError as error:
     raise UnsupportedJaxError(lacking(jax.__version__, error)) from None
 
-if _numbers(jax.__version__) > _numbers(NEWEST_TRIED):
+
+def is_newer_than_tried() -> bool:
+    """True if this JAX is newer than the newest version that the tests ran on."""
+    return _numbers(jax.__version__) > _numbers(NEWEST_TRIED)
+
+
+if is_newer_than_tried():
     warnings.warn(
         f"This is JAX {jax.__version__}, and Pallas Puzzles was tested up to {NEWEST_TRIED}: if a "
         "verdict surprises you, report it with both versions.",

@@ -33,7 +33,9 @@ def setup_cell(ladder: ModuleType, where: Repository) -> NotebookNode:
     installed = " and ".join(f'find_spec("{name}")' for name in needed)
     first = getattr(ladder, "SETUP_FIRST", "")
     lines = SETUP.format(install=where.install, installed=installed, first=first).rstrip()
-    return new_code_cell(f"{lines}\n{getattr(ladder, 'SETUP', '')}".rstrip(), id="setup")
+    own = f"{lines}\n{getattr(ladder, 'SETUP', '')}".rstrip()
+    name = ladder.__name__.rpartition(".")[2]
+    return new_code_cell(f'{own}\n\npuzzles.welcome("{name}")', id="setup")
 
 
 def markdown(name: str, source: str) -> NotebookNode:

@@ -120,7 +120,7 @@ BROKEN = {
         lambda x: jnp.dot(x, x, precision=jax.lax.DotAlgorithmPreset.TF32_TF32_F32),
         "DEFAULT and HIGHEST",
     ),
-    "complex": (lambda x: jnp.real(x.astype(jnp.complex64)), "no complex numbers"),
+    "complex": (lambda x: jnp.real(x.astype(jnp.complex64)), "complex numbers"),
     "outer product": (
         lambda x: jnp.einsum("i,j->ij", x[0, :128], x[1, :128]),
         "An outer product is a broadcast",

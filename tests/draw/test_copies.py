@@ -95,7 +95,7 @@ FAULTS = {  # the slot, the sentence, the moment
         "in_ref[0]", "`out_ref[slot] = 2 * in_ref[slot]` reads `in_ref[0]`", 0,
     ),
     ("fix_the_copy", "does not wait for the last copies"): (
-        "out_ref[0]", "ends with a copy that nobody waited for", 10,
+        "out_ref[0]", "ends before it has waited for a copy", 10,
     ),
 }  # fmt: skip
 
@@ -112,7 +112,7 @@ def test_what_is_touched_too_early_is_crossed_in_its_slot(which):
     # Only what goes wrong first is told.
     assert f"✗ {found.faults[0].says}" in text
     assert text.count("✗") == 1
-    assert ("What goes wrong after it is crossed, too." in text) == (len(found.faults) > 1)
+    assert ("Later errors are crossed out as well." in text) == (len(found.faults) > 1)
 
 
 def test_a_wait_in_vain_ends_the_picture():
@@ -151,7 +151,7 @@ def scaled(count):
 def test_where_data_decide_the_page_says_so_and_draws_nothing():
     found = scaled(S((1,), jnp.int32))
     assert found.moments == ()
-    assert "Data decide which copies come next" in found.unknown
+    assert "Data decide the next copies" in found.unknown
     known = scaled(jnp.array([3], jnp.int32))
     assert len(known.moments) == 6
     assert known.unknown == ""

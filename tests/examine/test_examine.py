@@ -55,7 +55,7 @@ def test_a_finding_has_operand_step_line_and_remedy() -> None:
     assert (one.kind, one.severity, one.operand) == ("out-of-bounds", "error", "x_ref")
     assert (one.launch, one.step, one.block) == ("kernel", (3,), (8, 0))
     assert "lambda i, index_ref: (index_ref[i], 0)" in one.line
-    assert one.remedy.startswith("Look at what its index map returns for this step")
+    assert one.remedy.startswith("Check the result of its index map for this step")
     assert found.code == 1
     assert "✗ out-of-bounds · kernel · x_ref · step (3,)\n" in str(found)
     assert f"→ {one.remedy}" in str(found)
@@ -77,7 +77,7 @@ def test_a_notebook_shows_what_print_gives() -> None:
     ("fn", "args", "says"),
     [
         ("a name", (), "'str' object is not callable"),
-        (lambda x: x + 1, (X,), "no `pallas_call` in there"),
+        (lambda x: x + 1, (X,), "it contains no `pallas_call`"),
         (lambda x: x.nothing, (X,), "raises\nAttributeError"),
         (lambda x: launches.scale_rows()[0](x), (X,), "missing 1 required positional argument"),
     ],
@@ -200,7 +200,7 @@ def test_arguments_are_written_as_jax_prints_shapes_or_as_numbers_and_python() -
     assert targets.argument("i32[2,2]=1").tolist() == [[1, 1], [1, 1]]
     assert targets.argument("(128, 256)") == (128, 256)
     assert targets.argument("None") is None
-    for text, says in [("f32[8", "is no argument"), ("f33[8]", "is no type"),
+    for text, says in [("f32[8", "is not an argument"), ("f33[8]", "is not a type"),
                        ("i32[3]=1,2", "2 numbers for 3 elements")]:  # fmt: skip
         with pytest.raises(targets.TargetError, match=says):
             targets.argument(text)

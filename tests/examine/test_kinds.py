@@ -201,7 +201,7 @@ def test_a_block_that_comes_back_and_is_written_whole_is_no_error(reads: bool) -
     found = examine(fn, S((32, 128), f32))
     (one,) = (f for f in found.findings if f.kind == "revisited")
     assert (one.severity, one.step) == ("error" if reads else "warning", (1, 0))
-    assert ("the last one counts" in one.says) is not reads
+    assert ("only the last visit counts" in one.says) is not reads
     assert reads or any("all steps" in line for line in found.looked)
 
 

@@ -110,7 +110,7 @@ def test_the_fixture_fails_a_test_with_the_findings(
             "*in test_kernels*in_specs=?pl.BlockSpec*i + beyond*",
             "*hazard · stream_kernel · buffers*",
             "*in kernels.py:*o_ref* = buffers*",
-            "*no `pallas_call` in there*",
+            "*it contains no `pallas_call`*",
         ]
     )
 

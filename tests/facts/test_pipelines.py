@@ -51,7 +51,7 @@ def test_interpret_true_copies_at_once_and_the_simulator_does_not(rung, name, mo
     fn, x = mistaken(rung, name), random(320, 128)
     want = 2 * np.asarray(x)[8:72] if more else 2 * x
     np.testing.assert_array_equal(interpreted(fn, x, *more), want)
-    assert "has not been waited for" in refused(fn, x, *more).says
+    assert "before a wait for the copy" in refused(fn, x, *more).says
 
 
 def test_a_simulated_copy_comes_when_it_is_waited_for():
@@ -89,7 +89,7 @@ def test_detect_races_tells_a_missing_wait_and_no_shared_semaphore(shared, told,
     said = "".join(capfd.readouterr())
     assert ("RACE DETECTED" in said) is told
     assert (said.count(f"{__file__}:") >= 2) is told
-    assert "has not been waited for" in refused(from_hbm(kernel, *SLOT), x).says
+    assert "before a wait for the copy" in refused(from_hbm(kernel, *SLOT), x).says
 
 
 def halves(waited: int):

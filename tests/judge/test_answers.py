@@ -20,7 +20,7 @@ ANSWERS = LISTED["answer"]
 NEVER = (
     "Your numbers are those of",
     "read it with `x_ref[...]`",
-    "shapes are those of the blocks",
+    "shapes are those of blocks",
     "Traceback",
 )
 

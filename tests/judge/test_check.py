@@ -70,7 +70,7 @@ PADDED = pl.BlockSpec((pl.Element(8, padding=(8, 0)), pl.Element(128)), lambda i
         (
             functools.partial(_sum, spec=PADDED),
             24,
-            "0 of 1 cases; NumPy does not run it as on a TPU: the padding of a `pl.Element`",
+            "0 of 1 cases; it was not simulated: the padding of a `pl.Element`",
         ),
     ],
 )

@@ -57,11 +57,11 @@ def test_what_is_never_written_speaks_first_and_no_guess_is_made() -> None:
     """The numbers are those of a mistake on record, whose blocks are all written."""
     verdict = judged("row_sum", ("lambda i, j: (i, 0)", "lambda i, j: (0 * i, 0)"))
     first = str(verdict).splitlines()[1]
-    assert first.startswith("  Look here first: ")
+    assert first.startswith("  Likely cause: ")
     assert "is visited by no grid step" in first
     assert verdict.diagnosis is None
     page = verdict_page(verdict)
-    assert page.index("Look here first") < page.index("elements")
+    assert page.index("Likely cause") < page.index("elements")
 
 
 @dataclasses.dataclass

@@ -1,4 +1,4 @@
-"""At production scale an answer costs what the reference does, or the verdict shows both."""
+"""At the production shape an answer costs what the reference does, or the verdict shows both."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def _first_case_of(puzzle: Puzzle) -> Puzzle:
 @pytest.mark.graduate
 @_pairs(ALTERNATIVES if sample.ALL else [])
 def test_alternative_is_accepted(puzzle: Puzzle, change: puzzles.Alternative) -> None:
-    """On every case, on those drawn afresh, and at production scale."""
+    """On every case, on those drawn afresh, and at the production shape."""
     assert proof.alternative_problem(puzzle, change) is None
 
 

@@ -153,8 +153,8 @@ NARROW = (
          "the last breaks that (64 is not). Try a multiple of 128 or all 512."),
         ((32, 512), (4, 128), f32,
          "the second-last breaks that (4 is not). Try a multiple of 8 or all 32."),
-        ((4, 8, 128), (1, None, 128), f32, "a squeezed one counts as 1"),
-        ((2048,), (512,), f32, "a 1-D block is the whole array or a multiple of 1024"),
+        ((4, 8, 128), (1, None, 128), f32, "squeezed, which counts as 1"),
+        ((2048,), (512,), f32, "make a 1-D block the whole array or a multiple of 1024"),
         *(((64, 128), (16, 128), dtype, NARROW)
           for dtype in (jnp.int8, jnp.uint8, jnp.float8_e4m3fn)),
         ((32, 512), (8, 128), f32, None),
