@@ -164,7 +164,7 @@ def test_a_float_index_into_smem_is_read_as_the_cpu_does_and_explained():
     assert one.flops == 4 + 2 * 8 * 128  # four divisions, two blocks
     says = refused(run, jax.ShapeDtypeStruct((2,), jnp.int32), shape(32, 128)).words
     assert says.endswith(
-        "an index into a Ref is an integer, and this one is a float. Divide by `//`, not by `/`."
+        "an index into a Ref must be an integer, not a float. Divide with `//`, not `/`."
     )
 
 

@@ -51,7 +51,7 @@ def table(found):
 def test_one_buffer_and_two_slots_look_plainly_different():
     serial, says = drawn("stream_sum")
     assert table(serial) == {"kernel": "w#" * 5, "rows_ref": ">#" * 5}
-    assert "computes at 5 moments, and nothing flies meanwhile" in says
+    assert "computes in 5 moments, and no copy is in flight in any of them" in says
     ahead, says = drawn("double_buffered_sum")
     assert table(ahead) == {
         "kernel": "w#" * 5,

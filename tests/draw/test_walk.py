@@ -290,7 +290,7 @@ FAULTS = {
     "revisited": (revisit, ("o_ref", 4, "visited again at grid step (1, 0)")),
     "unwritten": (
         lambda: call((3,), rows(lambda i: (i, 0)), rows(lambda i: (i, 0))),
-        ("o_ref", None, "is visited by no grid step"),
+        ("o_ref", None, "no grid step visits"),
     ),
 }  # fmt: skip
 

@@ -63,7 +63,7 @@ def test_elements_that_hang_over_the_end_are_told_in_elements() -> None:
     assert examine(fn, S((32, 128), f32)).findings == ()
     found = examine(fn, S((24, 128), f32))
     assert told(found) == [("out-of-bounds", "x_ref", (2,))]
-    assert "the elements 16 to 31 of axis 0, which has 24 elements" in found.findings[0].says
+    assert "elements 16 to 31 of axis 0, which has 24 elements" in found.findings[0].says
 
 
 def test_a_parallel_sum_is_wrong_where_two_cores_share_a_grid() -> None:
@@ -305,7 +305,7 @@ def test_a_block_of_an_inner_pipeline_that_comes_back_is_told(body: str) -> None
     severity = {"sums": "error", "writes": "warning"}.get(body)
     seen = [(one.kind, one.severity, one.operand) for one in found.findings]
     assert seen == ([("revisited", severity, "o_hbm")] if severity else [])
-    assert not severity or "`o_hbm[0:8]` is a block" in found.findings[0].says
+    assert not severity or "block `o_hbm[0:8]`" in found.findings[0].says
 
 
 def test_scalars_that_the_kernel_writes_are_followed_from_step_to_step() -> None:

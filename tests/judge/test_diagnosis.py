@@ -58,7 +58,7 @@ def test_what_is_never_written_speaks_first_and_no_guess_is_made() -> None:
     verdict = judged("row_sum", ("lambda i, j: (i, 0)", "lambda i, j: (0 * i, 0)"))
     first = str(verdict).splitlines()[1]
     assert first.startswith("  Likely cause: ")
-    assert "is visited by no grid step" in first
+    assert "no grid step visits" in first
     assert verdict.diagnosis is None
     page = verdict_page(verdict)
     assert page.index("Likely cause") < page.index("elements")

@@ -132,7 +132,7 @@ def test_an_aliased_output_is_revisited_in_its_own_words():
 def test_dimension_semantics_have_a_word_for_each_axis():
     fault = one(x32, x32, (4,), ROW, ROW, semantics=("parallel", "arbitrary"))
     assert fault.kind == "parallel"
-    assert "has 2 entries and the grid (4,) 1 axis" in fault.words
+    assert "has 2 entries, but the grid (4,) has 1 axis" in fault.words
     fault = one(x32, x32, (4,), ROW, ROW, semantics="sideways")
     assert "unknown word 'sideways'" in fault.words
     spec, x = pl.BlockSpec((8, 128), lambda i, j: (i, j)), S((32, 384), f32)
@@ -150,9 +150,9 @@ NARROW = (
     ("shape", "block", "dtype", "says"),
     [
         ((32, 512), (8, 64), f32,
-         "the last breaks that (64 is not). Try a multiple of 128 or all 512."),
+         "the last dim is 64. Use a multiple of 128 or all 512."),
         ((32, 512), (4, 128), f32,
-         "the second-last breaks that (4 is not). Try a multiple of 8 or all 32."),
+         "the second-last dim is 4. Use a multiple of 8 or all 32."),
         ((4, 8, 128), (1, None, 128), f32, "squeezed, which counts as 1"),
         ((2048,), (512,), f32, "make a 1-D block the whole array or a multiple of 1024"),
         *(((64, 128), (16, 128), dtype, NARROW)
@@ -220,7 +220,7 @@ def test_a_promise_that_does_not_hold_is_named_with_its_step(index, says) -> Non
 @pytest.mark.parametrize(
     ("index", "guarded", "says"),
     [
-        (lambda i: i - 1, False, "`ids_ref[-1]` is read at grid step (0,), and there is no such"),
+        (lambda i: i - 1, False, "`ids_ref[-1]` is read at grid step (0,), but there is no such"),
         (lambda i: i + 1, False, "`ids_ref[3]` is read at grid step (2,)"),
         (lambda i: jnp.maximum(i - 1, 0), False, None),
         (lambda i: i - 1, True, None),

@@ -27,7 +27,7 @@ def copied(body, *scratch):
 @pytest.mark.parametrize(
     ("first", "rows", "says"),
     [
-        (0, 8, "waits for 114,688 bytes where the copies in flight on that semaphore bring 8,192"),
+        (0, 8, "waits for 114,688 bytes, but the copies in flight on that semaphore carry 8,192"),
         (56, 112, "outside `x_ref`, which has shape (112, 256): `x_ref[56:168"),
     ],
 )

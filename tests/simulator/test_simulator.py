@@ -130,7 +130,7 @@ def test_a_wait_for_more_than_comes_is_told_where_copies_are_not_followed(monkey
 
     monkeypatch.setattr(simulator, "copied", lambda _: None)
     says = refused(launch(kernel, x=HBM, scratch=COPY), X).says
-    assert "waits for 65,536 bytes where the copies in flight on that semaphore bring 4,096" in says
+    assert "waits for 65,536 bytes, but the copies in flight on that semaphore carry 4,096" in says
     assert "in `pltpu.make_async_copy(x_ref.at[:128, :128], buffer, semaphore).wait()`" in says
 
 
@@ -144,7 +144,7 @@ def test_a_semaphore_that_is_not_there_is_told_where_copies_are_not_followed(mon
     monkeypatch.setattr(simulator, "copied", lambda _: None)
     scratch = [COPY[0], pltpu.SemaphoreType.DMA((2,))]
     says = refused(launch(kernel, x=HBM, scratch=scratch), X).says
-    assert "`semaphores[2]` is used at grid step (0, 0), in `copy.start()`, and there is no" in says
+    assert "`semaphores[2]` is used at grid step (0, 0), in `copy.start()`, but there is no" in says
 
 
 @pytest.mark.parametrize(
