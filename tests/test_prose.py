@@ -48,7 +48,7 @@ LIMITS = {
     "engine": {"headless": 10.3, "one": 1.4, "where": 4.1},
     "tests": {"headless": 14.6, "one": 2.2, "where": 4.7},
     "guides": {"headless": 5.0, "one": 0.9, "where": 2.0},
-    "messages": {"headless": 5.4, "one": 1.3, "where": 2.1},
+    "messages": {"headless": 2.0, "one": 1.0, "where": 1.5},
     "says": {"headless": 2.0, "one": 1.2, "where": 2.0},
     "notebooks": {"headless": 2.4, "one": 0.8, "where": 2.0},
 }

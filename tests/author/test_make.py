@@ -40,7 +40,7 @@ def test_lab_copies_what_is_missing_and_never_overwrites(copy):
     mine = copy / "my"
     said = make(copy, "copy")
     assert sorted(said.splitlines()) == [f"my/{name} is new" for name in NOTEBOOKS]
-    assert sorted(path.name for path in mine.iterdir()) == NOTEBOOKS
+    assert sorted(path.name for path in mine.iterdir()) == sorted(["diagrams", *NOTEBOOKS])
 
     first, second, *_ = NOTEBOOKS
     (mine / first).write_text("my solutions")

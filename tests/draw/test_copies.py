@@ -58,7 +58,7 @@ def test_one_buffer_and_two_slots_look_plainly_different():
         "slots_ref[0]": ">#>>>#>>>#",
         "slots_ref[1]": ">>>#>>>#",
     }
-    assert "a copy is in flight at 4 of 5 moments" in says
+    assert "a copy is in flight in 4 of 5 moments" in says
     # A wait is short where its copy could fly before.
     assert edges(serial, 10) == [10 * n for n in range(11)]
     assert np.diff(edges(ahead, 10))[::2].tolist() == [10, 4, 4, 4, 4]

@@ -127,7 +127,7 @@ def test_who_is_close_is_told_how_close(error: str, close: bool) -> None:
     )
     assert ("You are close: the largest error is " in verdict.says) == close
     if close:
-        number = re.search(r"largest error is ([\d.]+) times what is allowed", verdict.says)
+        number = re.search(r"largest error is ([\d.]+) times the tolerance", verdict.says)
         assert number is not None
         assert 1 < float(number[1]) < 10
 

@@ -134,15 +134,15 @@ def test_dimension_semantics_have_a_word_for_each_axis():
     assert fault.kind == "parallel"
     assert "has 2 entries, but the grid (4,) has 1 axis" in fault.words
     fault = one(x32, x32, (4,), ROW, ROW, semantics="sideways")
-    assert "unknown word 'sideways'" in fault.words
+    assert "unknown entry 'sideways'" in fault.words
     spec, x = pl.BlockSpec((8, 128), lambda i, j: (i, j)), S((32, 384), f32)
     fault = one(x, x, (4, 3), spec, spec, semantics=("arbitrary", pltpu.PARALLEL))
-    assert "marks grid axis 1 'parallel' after axis 0" in fault.words
+    assert "marks grid axis 1 'parallel', but not axis 0 before it" in fault.words
 
 
 NARROW = (
-    "multiples of (32, 128) or the whole axis in 8 bits, and here the second-last breaks that "
-    "(16 is not). Try a multiple of 32 or all 64."
+    "multiples of (32, 128) or the whole axis in 8 bits, but the second-last dim is 16. "
+    "Use a multiple of 32, or all 64."
 )
 
 
@@ -150,9 +150,9 @@ NARROW = (
     ("shape", "block", "dtype", "says"),
     [
         ((32, 512), (8, 64), f32,
-         "the last dim is 64. Use a multiple of 128 or all 512."),
+         "the last dim is 64. Use a multiple of 128, or all 512."),
         ((32, 512), (4, 128), f32,
-         "the second-last dim is 4. Use a multiple of 8 or all 32."),
+         "the second-last dim is 4. Use a multiple of 8, or all 32."),
         ((4, 8, 128), (1, None, 128), f32, "squeezed, which counts as 1"),
         ((2048,), (512,), f32, "make a 1-D block the whole array or a multiple of 1024"),
         *(((64, 128), (16, 128), dtype, NARROW)
