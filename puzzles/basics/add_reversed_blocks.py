@@ -11,11 +11,11 @@ from puzzles import INTERPRET
 # ## add_reversed_blocks: route data with an index map
 #
 # An index map may be any arithmetic on the program ids. It moves data without a single instruction
-# in the kernel's body. From matmul to mixture-of-experts routing, you will meet this trick again: *the
-# body stays, the index map changes*.
+# in the kernel's body. From matmul to mixture-of-experts routing, you will meet this trick again:
+# *the body stays, the index map changes*.
 #
-# Step `i` gets block `i` of `x`. It should get the block of `y` that lies equally far from the
-# **end**, with its elements in their order:
+# Step `i` gets block `i` of `x`. It should get the block of `y` that is equally far from the
+# **end**. Elements keep their order inside a block:
 #
 # ```text
 # x      [ x0 | x1 | x2 ]
@@ -25,7 +25,7 @@ from puzzles import INTERPRET
 #
 # ![While x's blocks are fetched from the first on, y's are fetched from the last on.](diagrams/basics/add_reversed_blocks.svg)
 #
-# Only `y`'s index map is yours. It may use `n`, the number of blocks: an ordinary Python int.
+# Write only `y`'s index map. It may use `n`, the number of blocks: an ordinary Python int.
 
 
 # %%
@@ -34,7 +34,7 @@ def add_reversed_blocks_spec(x: Float[Array, " N"], y: Float[Array, " N"]) -> Fl
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title The kernel (spoils vector_add)
+# @title The kernel (contains the answer to vector_add)
 def add_reversed_blocks_kernel(x_ref, y_ref, o_ref):
     o_ref[...] = x_ref[...] + y_ref[...]
 
@@ -63,7 +63,7 @@ def add_reversed_blocks(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[A
 
 
 # %% [markdown]
-# Wrong numbers? See which blocks your index map chooses. One that lies outside the array is marked.
+# Wrong numbers? See which blocks your index map chooses. `show` marks a block outside the array.
 
 # %% active="ipynb"
 # show(add_reversed_blocks)

@@ -11,9 +11,9 @@ from puzzles import INTERPRET
 # ## add_ten: your first kernel
 #
 # A JAX function takes arrays and returns arrays. A **kernel** takes **Refs** and returns nothing. A
-# Ref is a handle to a buffer, here in VMEM, the TPU's small memory right beside the arithmetic
-# units. `pallas_call` copies the input there from HBM, the large memory where `jax.Array`s live, and
-# the output back.
+# Ref is a handle to a buffer, here in VMEM, the TPU's small memory right next to the arithmetic
+# units. `pallas_call` copies the input there from HBM, the large memory where `jax.Array`s live,
+# and the output back.
 #
 # ![x is copied from HBM to VMEM, the kernel reads x_ref and writes o_ref, and the result is copied back to HBM.](diagrams/basics/add_ten.svg)
 #
@@ -25,8 +25,8 @@ from puzzles import INTERPRET
 #
 # Before you write, an output Ref holds garbage (for floats, NaN on a CPU).
 #
-# `out_shape` says what comes out. `Float[Array, "M N"]` is a note to you: floats, M rows, N columns.
-# Add ten to every element.
+# `out_shape` gives the shape and dtype of the result. `Float[Array, "M N"]` is a note to you:
+# floats, M rows, N columns. Add ten to every element.
 
 
 # %%
@@ -50,18 +50,18 @@ def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 
 # %% [markdown]
-# A `jax.ShapeDtypeStruct` is a shape and dtype without data. `interpret=INTERPRET` runs the kernel on
-# a CPU, unless there is a TPU. A pass prints a *receipt*: the bytes moved between HBM and VMEM, the
-# VMEM used, and the least time, by a simple model: nothing is measured. Its example is a v5e, one
-# kind of TPU. VMEM is 16 to 128 MiB, by the kind: on a v5e 128, of which a kernel gets 16 unless it
-# asks for more. Before a pass, `check` runs your kernel in a simulator of the TPU's memory, and
-# lowers it for Mosaic, the compiler of TPU kernels.
+# A `jax.ShapeDtypeStruct` is a shape and dtype without data. `interpret=INTERPRET` runs the kernel
+# on the CPU unless there is a TPU. A pass prints a *receipt*: bytes moved between HBM and VMEM,
+# VMEM used, and a lower bound on the time on a v5e, a small TPU. The bound is computed, not
+# measured. VMEM is 16 to 128 MiB, depending on the chip. A v5e has 128 MiB, and a kernel gets 16 of
+# them unless it asks for more. Before a pass, `check` also runs your kernel in a simulator of the
+# TPU's memory, and lowers it for Mosaic, the compiler of TPU kernels.
 #
 # <details>
-# <summary>More: the other front door</summary>
+# <summary>More: the other entry point</summary>
 #
-# Newer versions of JAX have a second entry point, `pl.kernel`. Its Refs lie in HBM, and the kernel
-# copies what it needs. `pallas_call`, which is used here, makes the copies for you.
+# Newer versions of JAX have a second entry point, `pl.kernel`. Its Refs are in HBM, and the kernel
+# copies the parts that it needs. `pallas_call`, which we use here, makes the copies for you.
 #
 # </details>
 

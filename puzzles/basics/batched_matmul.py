@@ -12,8 +12,8 @@ from puzzles import INTERPRET
 #
 # Here are `B` pairs of matrices, each small enough for VMEM: step b multiplies pair b.
 #
-# But the arrays have three axes, and a product takes two. Where a block shape says `None`, the block
-# takes **one** index of that axis, and the axis is **squeezed**: it is not there in the Ref.
+# But the arrays have three axes, and a product takes two. `None` in a block shape takes **one**
+# index of that axis, and **squeezes** the axis: the Ref does not have it.
 #
 # ```text
 # block shape         the Ref has the shape
@@ -21,7 +21,7 @@ from puzzles import INTERPRET
 # (None, M, K)        (M, K)
 # ```
 #
-# The index map still returns three indices, the first being the batch element itself.
+# The index map still returns three indices, and the first is the batch element itself.
 #
 # ![At step b, each operand's block is the whole matrix b of its array.](diagrams/basics/batched_matmul.svg)
 #
@@ -60,11 +60,11 @@ def batched_matmul(lhs: Float[Array, "B M K"], rhs: Float[Array, "B K N"]) -> Fl
 
 # %% [markdown]
 # `jax.vmap` does this for you. It prepends a grid axis, and a squeezed dimension to every block of
-# what it maps over. That is the way for large matrices, too, which need i, j and k. Here is the
-# receipt of the reference `tiled_matmul` under `vmap`: b comes first, then its three axes.
+# each mapped operand. It also works for large matrices, which need i, j and k. Here is the receipt
+# of the reference `tiled_matmul` under `vmap`: b comes first, then its three axes.
 #
 # The (8, 128) rule looks at the last two axes of the *array*, where a squeezed one counts as 1. So
-# squeeze axes in front, as here, and the rule does not notice.
+# squeeze leading axes, as here, and the rule is unaffected.
 
 # %% active="ipynb"
 # receipt(

@@ -10,23 +10,23 @@ from puzzles import find, trace
 # %% [markdown]
 # ## choose_blocks: spend VMEM to save traffic
 #
-# For one block of a product, strips of `a` and `b` pass through VMEM. So all of `a` is read `N / bn`
-# times, and all of `b` is read `M / bm` times. In bf16, the FLOPs per byte come to
+# For one block of a product, strips of `a` and `b` pass through VMEM. So `a` is read `N / bn`
+# times, and `b` is read `M / bm` times. In bf16, the FLOPs per byte come to
 #
 # $$\frac{2MKN}{2\,(MK \cdot N/b_n \;+\; KN \cdot M/b_m \;+\; MN)}
 #   \;=\; \frac{1}{1/b_n + 1/b_m + 1/K}$$
 #
 # A v5e multiplies up to 197 TFLOP/s and reads up to 820 GB/s: 240 FLOPs in the time of one byte.
-# Below that **ridge** the matrix unit waits, *memory-bound*; above it, memory waits, *compute-bound*.
-# A step takes 0.4 µs by itself, by libtpu's estimate.
+# Below that **ridge** the matrix unit waits for memory (*memory-bound*); above it, memory waits
+# (*compute-bound*). Each step takes at least 0.4 µs, by libtpu's estimate.
 #
 # ![A roofline for a v5e: 128 and 256 blocks lie on the slope, memory-bound; 512 blocks just reach the ridge of 240 FLOPs a byte, 1024 blocks lie beyond it.](diagrams/basics/choose_blocks.svg)
 #
 # Huge blocks need VMEM: **two** buffers for every blocked operand, output included, and the f32
 # accumulator once.
 #
-# Choose `(bm, bk, bn)` for a bf16 matmul that fits into `vmem_bytes`, and whose bytes and steps take
-# no longer than its FLOPs on a v5e. Blocks divide their axes and are multiples of 128.
+# Choose `(bm, bk, bn)` for a bf16 matmul that fits into `vmem_bytes`, and whose bytes and steps
+# take no longer than its FLOPs on a v5e. Blocks divide their axes and are multiples of 128.
 
 # %%
 matmul = find("matmul_bf16").solution
@@ -66,17 +66,17 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 
 
 # %% [markdown]
-# `bk` is not in the formula, as long as it is less than `K`: it only makes the steps few. So give it
-# what VMEM is left.
+# `bk` is not in the formula, as long as it is less than `K`: a larger `bk` only means fewer steps.
+# So give it the VMEM that is left.
 #
-# Now tune: `sweep` tries choices of keywords, for any function. **On a TPU it measures.** On a CPU it
-# takes the receipt's time.
+# Now tune: `sweep` tries choices of keywords, for any function. **On a TPU it measures.** On a CPU
+# it uses the receipt's time.
 #
 # <details>
 # <summary>More: all of K in one block</summary>
 #
 # Then `a`'s index stops changing while j runs, so `a` is read once. A strip that fits into VMEM is
-# another good answer. If VMEM is too little, ask for more by
+# another good answer. If VMEM is too little, ask for more with
 # `pltpu.CompilerParams(vmem_limit_bytes=...)`.
 #
 # </details>
@@ -174,8 +174,8 @@ PUZZLE = Puzzle(
         "blocks, one f32 accumulator. Of those that fit, keep the one with the least time for "
         "bytes and steps.",
     ],
-    explain="""For bk < K, traffic falls with bm and bn and does not depend on bk, so spend VMEM on the output
-    block, and on bk what is left: it makes the steps few.""",
+    explain="""For bk < K, traffic falls with bm and bn and does not depend on bk, so spend
+    VMEM on the output block first, and the rest on bk: a larger bk means fewer steps.""",
     kernel=False,
     accepts=accepts,
     launches=launches,

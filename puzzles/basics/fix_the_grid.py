@@ -19,7 +19,7 @@ from puzzles import INTERPRET
 # buffer with whatever was left in it.
 #
 # The arithmetic is right. Run the cell, call `show(fix_the_grid)` in one of your own, and watch
-# which output block each step names. Then mend it.
+# which output block each step names. Then fix it.
 
 
 # %%

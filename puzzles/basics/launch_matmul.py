@@ -12,15 +12,15 @@ from puzzles import INTERPRET
 # ## launch_matmul: the whole call, for a transposed product
 #
 # Now the whole call is yours, for a product that comes up in every backward pass: `a.T @ b`. `a` is
-# stored as `K` × `M`. Transposing it in HBM would cost a round trip of the whole matrix. We fetch
-# its blocks as they lie, and the kernel contracts their *first* axis: `jax.lax.dot_general` is
-# `dot` with the axes named.
+# stored as `K` × `M`. Transposing it in HBM would cost a round trip of the whole matrix. Instead,
+# we fetch its blocks as they are stored, and the kernel contracts their *first* axis:
+# `jax.lax.dot_general` is `dot` with the axes named.
 #
-# Two need a word:
+# Two arguments are new:
 #
 # * `scratch_shapes=[pltpu.VMEM(shape, dtype)]`, one entry for each scratch Ref.
-# * `compiler_params=pltpu.CompilerParams(dimension_semantics=(...))`, one word for each grid axis.
-#   `"parallel"` promises that the axis may be cut up among cores or reordered. `"arbitrary"`
+# * `compiler_params=pltpu.CompilerParams(dimension_semantics=(...))`, one string for each grid
+#   axis. `"parallel"` promises that the axis may be divided among cores or reordered. `"arbitrary"`
 #   promises nothing, so the axis runs in order. Put parallel axes first: JAX's simulator of a TPU
 #   insists on it.
 #
@@ -35,7 +35,7 @@ def launch_matmul_spec(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title The kernel (spoils tiled_matmul)
+# @title The kernel (contains the answer to tiled_matmul)
 def launch_matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
     k = pl.program_id(2)
 
@@ -79,8 +79,8 @@ def launch_matmul(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array
 
 
 # %% [markdown]
-# Is the transpose free, then? Not quite: the blocks are turned on the chip. That costs no traffic,
-# but it may cost time.
+# Is the transpose free, then? Not quite: the blocks are transposed on the chip. That costs no
+# traffic, but it may cost time.
 #
 # And why promise anything? Some TPU chips (v4 and v5p) have two cores that can share the parallel
 # axes of one kernel. Promise too much, and two cores add into different accumulators; promise

@@ -10,15 +10,15 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## launch_vector_add: write the call yourself, for any shape
 #
-# Now the launch is yours. Three questions lead to it, here and always:
+# Now the launch is yours. Three questions get you there, every time:
 #
 # 1. Which block of the **output** does one step produce? That gives `out_specs`.
 # 2. How many such blocks cover each axis? That gives `grid`.
 # 3. Which blocks of the **inputs** does this output block need? That gives `in_specs`.
 #
 # Real arrays are seldom multiples of your blocks. `pl.cdiv(size, block)`, division rounded up,
-# counts enough of them, and the last one **hangs over the edge**. There, **reads** give garbage, and
-# **writes** are dropped. An elementwise kernel need not mind.
+# gives enough blocks, and the last block **hangs over the edge**. There, **reads** give garbage,
+# and **writes** are dropped. An elementwise kernel can ignore that.
 #
 # ![The third step of a row of blocks hangs over the right edge of all three arrays.](diagrams/basics/launch_vector_add.svg)
 #
@@ -31,7 +31,7 @@ def launch_vector_add_spec(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Fl
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title The kernel (spoils vector_add)
+# @title The kernel (contains the answer to vector_add)
 def launch_vector_add_kernel(x_ref, y_ref, o_ref):
     o_ref[...] = x_ref[...] + y_ref[...]
 

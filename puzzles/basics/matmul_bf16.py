@@ -19,7 +19,7 @@ from puzzles import INTERPRET
 # So store and move bf16, but accumulate f32. `preferred_element_type=jnp.float32` asks a dot for an
 # f32 result, and the accumulator is f32. Rounding happens **once**, at the end.
 #
-# Two lines of `tiled_matmul`'s kernel are yours.
+# Write two lines of `tiled_matmul`'s kernel.
 
 
 # %%
@@ -76,10 +76,10 @@ def matmul_bf16(
 
 
 # %% [markdown]
-# Narrow numbers are packed: two rows of bf16, or four of int8, share the words of one row of f32. So
-# a block of 8 rows takes half the VMEM in bf16. An int8 array whose rows divide by 32 lies in HBM in
-# tiles of 32 rows, and the TPU compiler of JAX 0.10 and 0.11 cuts none: take a multiple of 32, or the
-# whole axis.
+# Narrow numbers are packed: two rows of bf16, or four of int8, share the words of one row of f32.
+# So a block of 8 rows takes half the VMEM in bf16. An int8 array with a multiple of 32 rows is
+# stored in HBM in tiles of 32 rows. The TPU compiler of JAX 0.10 and 0.11 cannot cut such a tile: take a
+# multiple of 32, or the whole axis.
 
 # %% tags=["author"]
 import numpy as np

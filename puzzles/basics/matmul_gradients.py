@@ -13,8 +13,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## matmul_gradients: two launches, and no transposed copy in HBM
 #
-# JAX does not differentiate a `pallas_call` like yours: you write the backward pass, too. With `g`,
-# the gradient at the product, it is two products more:
+# JAX does not differentiate a `pallas_call` like yours: you also write the backward pass. With `g`,
+# the gradient at the product, it takes two more products:
 #
 # ```text
 # forward    o  (M × N)  =  a · b       sums over K
@@ -22,13 +22,12 @@ from puzzles import INTERPRET
 #            db (K × N)  =  aᵀ · g      sums over M
 # ```
 #
-# The arrays lie as they did, and so do their blocks: (bm, bk) of `a`, (bk, bn) of `b`, (bm, bn) of
-# `g`. What changes is the axis that is summed over. It comes last in the grid, and the dot
-# contracts it, wherever it lies in the two blocks.
+# The arrays stay as they are stored, and so do their blocks: (bm, bk) of `a`, (bk, bn) of `b`, (bm,
+# bn) of `g`. What changes is the axis that is summed over. It comes last in the grid, and the dot
+# contracts it, wherever it is in the two blocks.
 #
-# The kernel takes `contract`, two numbers: which axis of its first block is summed against which
-# axis of its second. For each call, write `contract`, the grid and the input specs. You may
-# check after the first.
+# The kernel takes `contract`: the axis to sum over in its first block, and in its second. For each
+# call, write `contract`, the grid and the input specs. You may check after the first.
 
 
 # %%
@@ -39,7 +38,7 @@ def matmul_gradients_spec(
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title The kernel (spoils tiled_matmul)
+# @title The kernel (contains the answer to tiled_matmul)
 def matmul_gradients_kernel(x_ref, y_ref, o_ref, acc_ref, *, contract):
     step = pl.program_id(2)
     x_axis, y_axis = contract
@@ -157,8 +156,8 @@ PUZZLE = Puzzle(
         "da: a grid over M, K, N; both inputs move along N, their columns, so the columns of "
         "both are contracted. db: a grid over K, N, M; both inputs move along M, their rows.",
     ],
-    explain="""A product's gradients contract other axes of the same arrays, so these stay in HBM as
-    they lie: index maps and dimension numbers say which axes meet. Each launch has the axis that it sums
-    over last in its grid.""",
+    explain="""A product's gradients contract other axes of the same arrays, so these stay in HBM as they
+    are stored: index maps and dimension numbers say which axes meet. Each launch has the axis that it
+    sums over last in its grid.""",
     audit=audit,
 )

@@ -14,13 +14,13 @@ from puzzles import INTERPRET
 # array** has axes. Here, step `(i, j)` needs block `i` of `a` and block `j` of `b`.
 #
 # While `j` runs, `a`'s index stays the same. A block is fetched only if its index **differs from
-# the previous step's**. So in blocks of 4 KiB, a grid of 3 × 2 reads 36 KiB, not 48: three blocks of
-# `a`, once each, and six of `b`. `receipt(outer_product)` will show these bytes.
+# the previous step's**. So in blocks of 4 KiB, a grid of 3 × 2 reads 36 KiB, not 48: three blocks
+# of `a`, once each, and six of `b`. `receipt(outer_product)` will show these bytes.
 #
 # ![From step (0, 0) to (0, 1), a's block is reused and b's is fetched; at (1, 0) both are fetched.](diagrams/basics/outer_product.svg)
 #
-# Write the two input BlockSpecs and the kernel. `v[:, None]` makes a column of a vector, `v[None,
-# :]` a row.
+# Write the two input BlockSpecs and the kernel. `v[:, None]` turns a vector into a column, `v[None,
+# :]` into a row.
 
 
 # %%
@@ -96,7 +96,7 @@ PUZZLE = Puzzle(
         "for the vector. In the kernel, `[:, None]` makes a column.",
         "The first map ignores j, the second ignores i. The kernel stores a column times a row.",
     ],
-    explain="""An index map selects the program ids that matter to its array. What it ignores is
-    reuse: a's block is fetched once for each i, and stays in VMEM while j runs.""",
+    explain="""An index map selects the program ids that matter to its array. Each id that it
+    ignores means reuse: a's block is fetched once for each i, and stays in VMEM while j runs.""",
     audit=audit,
 )

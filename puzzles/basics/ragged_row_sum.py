@@ -12,22 +12,22 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## ragged_row_sum: keep garbage out of a sum
 #
-# A reduction mixes what lies beyond the edge into good numbers:
+# A reduction mixes the garbage beyond the edge with good numbers:
 #
 # ```text
 # N = 300, bn = 128        |←──── 128 ────→|←──── 128 ────→|← 44 →|· garbage ·|
 # ```
 #
-# So mask the block first: find each element's **column in the array**, and replace what lies at `N`
-# or beyond by zero, with `jnp.where(mask, x, 0.0)`. Multiplying by the mask is not enough, since
-# garbage may be NaN (here it is), and NaN × 0 is NaN. Nor is dropping NaNs: on a TPU, garbage may
-# be any number.
+# So mask the block first: find each element's **column in the array**, and replace every element at
+# column `N` or beyond by zero, with `jnp.where(mask, x, 0.0)`. Multiplying by the mask is not
+# enough, since garbage may be NaN (here it is), and NaN × 0 is NaN. Nor is replacing NaNs: on a
+# TPU, garbage may be any number.
 #
 # ![The third block of a row hangs over the right edge of x; what lies beyond the array is marked.](diagrams/basics/ragged_row_sum.svg)
 #
-# `jax.lax.broadcasted_iota(jnp.int32, shape, 1)` gives a block of column numbers 0, 1, 2, ... `N`
-# is a Python int: `functools.partial` binds it. The rest is `row_sum`. Do the ragged rows need a
-# mask?
+# `jax.lax.broadcasted_iota(jnp.int32, shape, 1)` gives a block of column numbers 0, 1, 2, ... `N`,
+# the array's width, is a Python int, bound by `functools.partial`. The rest is `row_sum`. Do the
+# ragged rows need a mask?
 
 
 # %%

@@ -10,18 +10,18 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## row_sum: one output block, many steps
 #
-# A row of `x` spans several blocks, so its sum takes several steps. All name the same block of the
-# output, whose index map ignores `j`.
+# A row of `x` spans several blocks, so its sum takes several steps. All of them name the same
+# output block, because its index map ignores `j`.
 #
 # ![During the three steps of a row, x's blocks are fetched one by one while the output block stays in VMEM; it is written after the third.](diagrams/basics/row_sum.svg)
 #
-# While the index does not change, the output block **stays in VMEM**, and what one step wrote the
-# next can read and add to. So you can accumulate in `o_ref`, if
+# While the index does not change, the output block **stays in VMEM**: each step can read the sum so
+# far and add to it. So you can accumulate in `o_ref`, if
 #
 # * the steps that share an output block are **consecutive**: you sum over the grid's last axis;
 # * your kernel writes the first value: every `i` begins with a fresh block of garbage.
 #
-# `@pl.when(condition)` runs the function below it only where `condition` holds, here in the last row
+# `@pl.when(condition)` runs the function below it only if `condition` holds, here in the last row
 # of steps:
 #
 # ```python
@@ -32,8 +32,8 @@ from puzzles import INTERPRET
 #     ...
 # ```
 #
-# Read program ids at the top: inside `pl.when` or a loop, interpret mode has none. A Ref has
-# a `.shape` and a `.dtype`, so `jnp.zeros_like(o_ref)` makes zeros to store.
+# Read program ids at the top: inside `pl.when` or a loop, interpret mode cannot read them. A Ref
+# has a `.shape` and a `.dtype`, so `jnp.zeros_like(o_ref)` makes zeros to store.
 
 
 # %%
@@ -72,11 +72,11 @@ def row_sum(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 # <summary>More: why (M, 1), and loops in a body</summary>
 #
 # A sum along the rows of a block, with `keepdims=True`, leaves a column. An output of shape (M,)
-# would need 1-D blocks, and a TPU cuts none of 64 elements out of a longer array.
+# would need 1-D blocks, and a TPU rejects 1-D blocks of 64 elements of a longer array.
 #
-# A Python `for` in a body is unrolled: its lines are there as often as it runs. A real loop is
-# `jax.lax.fori_loop(0, n, body, init)`. With `x_ref[pl.ds(8 * c, 8), :]` it reads eight rows at a
-# time: `pl.ds(start, size)` is a slice whose start may be known only when it runs.
+# A Python `for` in a body is unrolled: its lines are traced again in each iteration. A real loop is
+# `jax.lax.fori_loop(0, n, body, init)`. With `x_ref[pl.ds(8 * c, 8), :]` its body reads eight rows
+# at a time: `pl.ds(start, size)` is a slice whose start may be known only at run time.
 #
 # </details>
 

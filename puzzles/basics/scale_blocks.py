@@ -16,9 +16,9 @@ from puzzles import INTERPRET
 #
 # ![The steps go along a row of blocks, then along the next: the last grid axis runs fastest.](diagrams/basics/scale_blocks.svg)
 #
-# Not every block shape can run on a TPU. Data lies in VMEM in tiles of 8 rows by 128 columns. So a
+# Not every block shape can run on a TPU. VMEM holds data in tiles of 8 rows by 128 columns. So a
 # block's last dimension must be a multiple of 128 and the one before it a multiple of 8, unless a
-# dimension spans the whole axis of its array. (Int8 needs more: `matmul_bf16`, later.)
+# dimension spans the whole axis of its array. (Int8 has a stricter rule: see `matmul_bf16`, later.)
 #
 # Number the blocks from 1, and multiply each block of `x` by its number:
 #
@@ -28,7 +28,7 @@ from puzzles import INTERPRET
 # i = 1      4       5       6
 # ```
 #
-# In the kernel, `pl.program_id(axis)` is your place on a grid axis, `pl.num_programs(axis)` its
+# In the kernel, `pl.program_id(axis)` is your position on a grid axis, `pl.num_programs(axis)` its
 # length.
 
 
@@ -62,11 +62,11 @@ def scale_blocks(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 
 # %% [markdown]
-# Does a kernel surprise you? `print(x_ref[...])` in its body shows no numbers: JAX traces the body before
-# any step. `pl.debug_print("i = {}", i)` prints at every step. Braces are for numbers, or at the
-# text's end for one array; before JAX 0.12 a float has none: `pl.debug_print("x", x_ref[0, 0])`.
-# A `check` runs your kernel several times, at several shapes: expect many lines. On a TPU they go to
-# the log, and only if `xla_tpu_enable_log_recorder` is set:
+# Does a kernel surprise you? `print(x_ref[...])` in its body shows no numbers: JAX traces the body
+# before any step. `pl.debug_print("i = {}", i)` prints at every step. Braces take integers, and a
+# `{}` at the end also takes one array. Until JAX 0.12, print a float without braces:
+# `pl.debug_print("x", x_ref[0, 0])`. `check` runs your kernel several times, at several shapes, so
+# expect many lines. On a TPU they go to the log, and only if `xla_tpu_enable_log_recorder` is set:
 # `jax.jit(scale_blocks).lower(x).compile({"xla_tpu_enable_log_recorder": "true"})(x)`.
 
 # %% tags=["author"]
@@ -104,6 +104,6 @@ PUZZLE = Puzzle(
         "One line for the number, (row × blocks in a row) + column + 1, and one to multiply "
         "and store.",
     ],
-    explain="""Program ids are scalars that the kernel can compute with, so a block can know where
-    it lies. Row-major numbering is also the order in which the grid runs.""",
+    explain="""Program ids are scalars that the kernel can compute with, so a block can compute
+    its own position. Row-major numbering is also the order in which the grid runs.""",
 )

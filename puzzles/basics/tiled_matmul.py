@@ -68,11 +68,11 @@ def tiled_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array,
 
 
 # %% [markdown]
-# Three axes, one after another. Look at what is fetched again, and how often.
+# Three axes, one after another. Look at which blocks are fetched again, and how often.
 #
 # One thing differs on a TPU: by default, a dot there rounds f32 factors to bf16. A CPU does not.
-# `precision=jax.lax.Precision.HIGHEST` keeps f32, at the price of several passes. (What the receipt
-# says of FLOPs and the roof, `choose_blocks` explains, at the end of this part.)
+# `precision=jax.lax.Precision.HIGHEST` keeps f32, at the price of several passes. (`choose_blocks`,
+# at the end of this part, explains the receipt's FLOPs and roof.)
 
 # %% active="ipynb"
 # show(tiled_matmul)

@@ -12,15 +12,15 @@ from puzzles import find
 # `jax.grad` does not get through a `pallas_call` like yours. With `jax.custom_vjp` you tell it what
 # to do instead, in two functions:
 #
-# * **forward** gets the arguments. It returns the result, and a tuple of what the backward pass
-#   will need: the *residuals*.
+# * **forward** gets the arguments. It returns the result, and a tuple of the values that the
+#   backward pass will need: the *residuals*.
 # * **backward** gets the residuals and `g`, the gradient at the result. It returns a tuple: one
 #   gradient for each argument.
 #
-# `defvjp` joins them. Then `jax.grad`, `jax.jit` and `jax.vmap` work. Forward mode, `jax.jvp`, does
-# not, and no second derivative: nobody has told JAX these rules.
+# `defvjp` joins them. Then `jax.grad`, `jax.jit` and `jax.vmap` work. Forward mode, `jax.jvp`, and
+# second derivatives do not: JAX has not been given those rules.
 #
-# Write both, with `product` and with `find("matmul_gradients").solution`, the last rung's answer.
+# Write both, with `product` and with `find("matmul_gradients").solution`, the last puzzle's answer.
 
 
 # %%
@@ -55,8 +55,8 @@ def trainable_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Ar
 
 
 # %% [markdown]
-# Now train: a tiny model of two products and a GELU learns random numbers, by the reference, and its
-# loss falls. The last comment says how to train with yours.
+# Now train: a tiny model of two products and a GELU learns random numbers, by the reference, and
+# its loss falls. The last comment says how to train with yours.
 
 # %% active="ipynb"
 # from puzzles import plot
@@ -88,10 +88,11 @@ def trainable_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Ar
 # plot(train(find("trainable_matmul").solution), "loss by step")
 
 # %% [markdown]
-# **When not to write a kernel.** XLA fuses what stands around a product: the layer of `fused_matmul`,
-# in plain JAX, compiles to one fusion, with no temporary array. And it fuses elementwise work. Here is
-# `x + y + z` by two launches of `launch_vector_add`. What lies between them goes to HBM and back:
-# 768 MiB are moved. XLA makes one loop of it, which reads three arrays and writes one: 512 MiB.
+# **When not to write a kernel.** XLA fuses the operations around a product: the layer of
+# `fused_matmul`, in plain JAX, compiles to one fusion, with no temporary array. And it fuses
+# elementwise work. Here is `x + y + z` by two launches of `launch_vector_add`. The sum between them
+# goes to HBM and back: 768 MiB are moved. XLA makes one loop of it, which reads three arrays and
+# writes one: 512 MiB.
 
 # %% active="ipynb"
 # big = jax.ShapeDtypeStruct((8192, 4096), jnp.float32)
@@ -99,8 +100,8 @@ def trainable_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Ar
 # receipt(lambda x, y, z: add(add(x, y), z), big, big, big)
 
 # %% [markdown]
-# A kernel earns its place where XLA cannot see the trick: blocks that need not be computed, an index
-# map that looks up a table, a softmax that never stores its scores.
+# A kernel earns its place where XLA cannot see the trick: blocks that need not be computed, an
+# index map that looks up a table, a softmax that never stores its scores.
 
 # %% tags=["author"]
 from puzzles import Puzzle, array, rng, vjp
@@ -162,11 +163,11 @@ PUZZLE = Puzzle(
         for what in ("the product", "da", "db")
     ],
     hints=[
-        "Which of a, b and the result do the two gradients need? Look at what the last rung takes.",
+        "Which of a, b and the result do the two gradients need? Look at the arguments of the last puzzle.",
         "forward returns two things, `(result, residuals)`; backward returns one gradient for each "
         "argument, in the order of the arguments.",
-        "Forward: the product, and a tuple of both operands. Backward: unpack them, and hand "
-        "them with g to the last rung's solution, whose pair is what to return.",
+        "Forward: the product, and a tuple of both operands. Backward: unpack them, and hand them with g "
+        "to the last puzzle's solution; return its pair.",
     ],
     explain="""The rule says what to save and how to come back; what `jax.grad` does around it is no
     different from any other function. Both operands are saved: each is needed for the other's

@@ -16,8 +16,8 @@ from puzzles import INTERPRET
 # * `grid=(n,)`: run it `n` times, one after another. Each run is a **grid step** and has a number,
 #   `pl.program_id(0)`, from `0` to `n - 1`.
 # * `pl.BlockSpec(block_shape, index_map)`: cut an array into blocks of `block_shape`. `index_map`
-#   says which one a step gets. It counts *blocks*, not elements: with `lambda i: (i,)`, step 2 gets
-#   block 2, `x[2048:3072]` in blocks of 1024.
+#   says which block a step gets. It counts *blocks*, not elements: with `lambda i: (i,)`, step 2
+#   gets block 2, `x[2048:3072]` in blocks of 1024.
 #
 # `in_specs` has a `BlockSpec` for each input, in the order of the Refs; `out_specs` has the
 # output's.
@@ -60,15 +60,15 @@ def vector_add(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N
 # %% [markdown]
 # While one step computes, the next step's blocks are already on their way from HBM, and the
 # previous step's results on their way back. `show` draws your launch, step by step: which block of
-# each operand is fetched, reused and written. It draws wrong launches, too, and marks a
-# block that is out of place: that is when it helps most. It does not judge what you compute.
+# each operand is fetched, reused and written. It also draws wrong launches and marks blocks that
+# are out of place: that is when it helps most. It does not check the numbers.
 #
 # <details>
 # <summary>More: why 1024, and why the blank in " N"</summary>
 #
-# The TPU's vector registers hold 8 × 128 numbers of 32 bits, and every version of JAX takes a
-# one-dimensional block of whole registers. In a type of one axis, such as `Float[Array, " N"]`, the
-# blank keeps linters from taking the letter for a variable.
+# The TPU's vector registers hold 8 × 128 numbers of 32 bits, and every version of JAX accepts a
+# one-dimensional block that fills whole registers. In a type with one axis, such as `Float[Array, "
+# N"]`, the blank keeps linters from taking the letter for a variable.
 #
 # </details>
 
@@ -76,8 +76,8 @@ def vector_add(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N
 # show(vector_add)
 
 # %% [markdown]
-# Why does the receipt say "bound by its steps"? A grid step takes time of its own, however little it
-# moves, and blocks of 1,024 numbers make many. Later you choose larger ones.
+# Why does the receipt say "bound by its steps"? Every grid step has a fixed cost, however little it
+# moves, and blocks of 1,024 numbers need many steps. Later you choose larger blocks.
 
 # %% tags=["author"]
 from puzzles import Puzzle, array, rng

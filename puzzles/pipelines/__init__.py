@@ -32,25 +32,25 @@ pipelines_on_cpu()  # lets `emit_pipeline` run without a TPU; on a TPU it does n
 """
 
 INTRO = """
-In `basics`, blocks came and went by themselves: `pallas_call` copied them. Here you learn what it
-did for you, and then do it better where it cannot know what you know.
+In `basics`, blocks came and went by themselves: `pallas_call` copied them. Here you learn to make
+these copies yourself, and to beat it when you know more than it can.
 
 You begin with one copy, by hand. You end with **paged attention**, as language models are served:
-keys and values lie in pages all over memory, and a table says where.
+keys and values are in pages all over memory, and a table says where.
 
 Some mistakes here never show under `interpret=True`, because there a copy is over as soon as it is
 started. On a TPU it is not. So `check` also runs your kernel in a simulator of a TPU that watches
-every copy: whoever touches a buffer too early is named, with the line.
+every copy: it names the line that touches a buffer too early.
 """
 
 PARTS = {
     "copy_rows": """## Part I: by hand
 
-Start a copy, wait for it, and have the next one under way while you compute.""",
+Start a copy, wait for it, and keep the next copy in flight while you compute.""",
     "pipelined_add": """## Part II: the pipeline as a function
 
-The same plan, written once by somebody else: grids inside kernels, with lengths that are data.""",
+The same plan, as a library function: grids inside kernels, with lengths that are data.""",
     "gather_pages": """## Part III: serving
 
-Pages, a table that finds them, and attention over what it finds.""",
+Pages, a table that finds them, and attention over them.""",
 }

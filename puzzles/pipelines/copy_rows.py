@@ -13,8 +13,8 @@ from puzzles import INTERPRET
 #
 # So far `pallas_call` copied every block. Here you do.
 #
-# With `memory_space=pl.ANY` an array stays where it is, mostly in HBM. A kernel cannot read it there,
-# only copy a piece of it to VMEM, and back:
+# With `memory_space=pl.ANY` an array stays where it is, mostly in HBM. A kernel cannot read it
+# there, only copy a piece of it to VMEM, and back:
 #
 # ```text
 # HBM    x_ref [ ... | 64 rows | ... ]            o_ref [ 64 rows ]
@@ -24,13 +24,14 @@ from puzzles import INTERPRET
 # VMEM            rows_ref [ 64 rows ]  -- doubled -->  rows_ref
 # ```
 #
-# `pltpu.make_async_copy(source, target, semaphore)` describes a copy. `.start()` starts it and returns
-# **at once**. `.wait()` returns when it is over: the semaphore, a `pltpu.SemaphoreType.DMA`, tells.
-# In between, do not touch the target, and do not write the source.
+# `pltpu.make_async_copy(source, target, semaphore)` describes a copy. `.start()` starts it and
+# returns **at once**. `.wait()` returns when it is over, which the semaphore, a
+# `pltpu.SemaphoreType.DMA`, signals. In between, do not touch the target, and do not write the
+# source.
 #
 # `x_ref.at[...]` names a piece without reading it; `pl.ds(first, 64)` is 64 rows from `first` on.
-# `start` lies in `pltpu.SMEM`, the memory for scalars, and `pl.multiple_of` promises the compiler
-# that it is a multiple of 8: rows lie in tiles of 8.
+# `start` is in `pltpu.SMEM`, the memory for scalars, and `pl.multiple_of` promises the compiler
+# that it is a multiple of 8: rows are stored in tiles of 8.
 
 
 # %%
@@ -42,7 +43,7 @@ def copy_rows_spec(x: Float[Array, "M N"], start: Int[Array, " 1"]) -> Float[Arr
 def copy_rows_kernel(start_ref, x_ref, o_ref, rows_ref, sem):
     first = pl.multiple_of(start_ref[0], 8)
     come = pltpu.make_async_copy(x_ref.at[pl.ds(first, 64)], rows_ref, sem)
-    # Let the rows come, double them where they are, and let them go to o_ref.
+    # Copy the rows in, double them in place, copy them out.
     ### BEGIN SOLUTION
     come.start()
     come.wait()
@@ -106,8 +107,8 @@ PUZZLE = Puzzle(
         "Six statements: start and wait for the rows; store the buffer's double; describe the "
         "copy back, start it, and wait for it before the kernel ends.",
     ],
-    explain="""Each copy is waited for before anybody needs what it brings, or wants its buffer
-    back. The kernel may not end earlier either: nobody else waits for the last copy.""",
+    explain="""The kernel waits for each copy before it uses the data, or the buffer again. It
+    must also wait for the last copy before it ends: nothing else does.""",
     audit=audit,
     scale=scale,
 )

@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## double_buffered_matmul: two copies a round
 #
-# Now the same for `a @ b`. The grid walks over blocks of the output; the sum over `K` is a loop in the
-# kernel, and you fetch its tiles:
+# Now the same for `a @ b`. The grid walks over blocks of the output; the sum over `K` is a loop in
+# the kernel, and you fetch its tiles:
 #
 # ```text
 #                    slot 0             slot 1             slot 0
@@ -21,12 +21,12 @@ from puzzles import INTERPRET
 #                        \_ o += a b        \_ o += a b        \_ o += a b
 # ```
 #
-# A round needs a tile of `a` and a tile of `b`, and both copies fly side by side. `sems` has (2, 2)
-# semaphores: one for each operand and slot. (One for each slot would do: a wait takes as many bytes as
-# its copy has, and both waits come before the dot.)
+# A round needs a tile of `a` and a tile of `b`, and both copies are in flight together. `sems` has
+# (2, 2) semaphores: one for each operand and slot. (One for each slot is enough: a wait takes as
+# many bytes as its copy has, and both waits come before the dot.)
 #
-# `fetch(k, slot)` gives both descriptions as a pair. The `for` over the pair is Python's: it writes two
-# statements into the kernel.
+# `fetch(k, slot)` gives both descriptions as a pair. The `for` over the pair is Python's, so it is
+# unrolled into two statements.
 #
 # Here every grid step needs its own prologue.
 

@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## double_buffered_sum: the next copy is on its way
 #
-# With two **slots**, copies and sums need not take turns: while you sum one slot, the next rows fly
-# into the other.
+# With two **slots**, copies and sums need not take turns: while you sum one slot, the next rows are
+# copied into the other.
 #
 # ![Copies and sums as bars over time. Through one buffer they take turns. Through two slots, the rows for one slot are in flight while the other slot is summed.](diagrams/pipelines/double_buffered_sum.svg)
 #
@@ -22,12 +22,12 @@ from puzzles import INTERPRET
 # 2. wait for rows `i`;
 # 3. sum them.
 #
-# With 1 first, the next copy is under way while you wait for this one. And who starts the very first?
-# Nobody in the loop: that is the **prologue**.
+# With 1 first, the next copy is under way while you wait for this one. The very first copy starts
+# before the loop: that is the **prologue**.
 #
-# Each slot has a semaphore of its own. It counts the **bytes** that have come, and not whose they are:
-# with one for both slots, the other copy's bytes could end your wait. `jax.lax.rem(i, 2)` is `i % 2`,
-# for `i` from 0 on.
+# Each slot has a semaphore of its own. It counts **bytes** that have arrived, not which copy
+# brought them: if both slots shared one, the other copy's bytes could end your wait.
+# `jax.lax.rem(i, 2)` is `i % 2`, for `i` from 0 on.
 
 
 # %%
@@ -77,24 +77,24 @@ def double_buffered_sum(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
 
 
 # %% [markdown]
-# Compare with the picture of `stream_sum`: while a slot is summed, another one is filled. A slot
-# that you touch too early is crossed, so call `show` before you are done, too.
+# Compare with the picture of `stream_sum`: while a slot is summed, another one is filled. `show`
+# crosses out a slot that you touch too early, so call it before you are done.
 
 # %% active="ipynb"
 # show(double_buffered_sum)
 
 # %% [markdown]
-# At each wait of the reference two copies are in flight, the one that is waited for and the next; only
-# at the last wait is it alone. Who waits first and then starts the next copy has one in flight at all
-# waits: its copies take turns, and where they take longer than the sums, each adds its own latency to
-# the time. The latencies of two in flight overlap.
+# At each wait of the reference two copies are in flight, this round's and the next round's; at the
+# last wait there is only one. If you wait first and start the next copy after, only one is ever in
+# flight at a wait: the copies take turns. If they take longer than the sums, each then adds its
+# full latency to the time. With two in flight, latencies overlap.
 #
-# What does it bring? libtpu, Google's compiler, estimates for TPU v5e and x of 8,192 × 1,024 numbers
-# 222,024 cycles for `stream_sum` and 12,847 for the reference here; where libtpu is installed,
-# `puzzles.estimated_cycles(fn, x)` asks it. The first number holds what each copy takes, to begin and to bring
-# its bytes. The second is too good: a copy that was started a round earlier counts as done, whatever
-# its size. But the 32 MiB alone take about 61,400 cycles (820 GB/s, 1.5 GHz). So hope for 3.6 times
-# the speed at most, and not for seventeen.
+# How much does it save? For x of 8,192 × 1,024 numbers on TPU v5e, libtpu, Google's compiler,
+# estimates 222,024 cycles for `stream_sum` and 12,847 for the reference here. (If libtpu is
+# installed, `puzzles.estimated_cycles(fn, x)` runs it.) The first number includes each copy's
+# latency and bytes. The second is too good: a copy that was started a round earlier counts as done,
+# whatever its size. But the 32 MiB alone take about 61,400 cycles (820 GB/s, 1.5 GHz). So expect at
+# most 3.6 times the speed, not seventeen.
 
 # %% active="ipynb"
 # receipt(double_buffered_sum, jnp.ones((512, 256)))

@@ -14,12 +14,12 @@ from puzzles import INTERPRET
 # from two slots of `out_ref`, and all four copies may be in flight at once.
 #
 # Under `interpret=True` every number is right: there a copy is over as soon as it is started, and
-# `.wait()` has nothing to do. On a TPU, before the wait, a slot may hold old rows, the new ones, or a
-# part of them: you get garbage, now and then.
+# `.wait()` has nothing to do. On a TPU, before the wait, a slot may hold old rows, the new ones, or
+# a part of them: you get garbage now and then.
 #
 # Ask two questions in each round:
 #
-# * Is what I want to **read** there yet?
+# * Has the data that I want to **read** arrived?
 # * Is the slot that I want to **write** free again? Two rounds ago a copy left from it.
 #
 # Stuck? `show`, below, marks the place.
@@ -81,7 +81,7 @@ def fix_the_copy(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 
 # %% [markdown]
-# `show` crosses each slot that is touched too early, and quotes the line.
+# `show` crosses out each slot that is touched too early, and quotes the line.
 
 # %% active="ipynb"
 # show(fix_the_copy)
@@ -120,10 +120,10 @@ PUZZLE = Puzzle(
         "`.wait()` on the incoming copy has to stand between its `.start()`, a round earlier "
         "or before the loop, and the first line that reads its slot.",
         "Only the order is wrong. In a round: free the outgoing slot, make sure of the "
-        "incoming one, compute, send.",
+        "incoming one, compute, copy out.",
     ],
-    explain="""The wait for the incoming rows stands before the line that reads them. In the
-    reference the next rows are sent for before both waits: they fly meanwhile.""",
+    explain="""The wait for the incoming rows comes before the line that reads them. In the
+    reference the copy of the next rows starts before both waits, so it is in flight during them.""",
     starter="waits after the use",
     audit=audit,
     scale=scale,

@@ -9,10 +9,10 @@ from jaxtyping import Array, Float, Int
 from puzzles import INTERPRET
 
 # %% [markdown]
-# ## gapless_attention: the next text's pages are on their way
+# ## gapless_attention: the next sequence's pages are on their way
 #
-# In the last two rungs each text begins with a gap: nothing runs while its first page comes. But the work
-# of the last round before could hide that copy.
+# In the last two puzzles each sequence begins with a gap: nothing runs while its first page is
+# copied. But the last round of the sequence before could hide that copy.
 #
 # ```text
 # round     text 0: 0   text 0: 1          text 2: 0          (text 1 has no pages)
@@ -21,10 +21,10 @@ from puzzles import INTERPRET
 # slot          0           1                  0
 # ```
 #
-# So a round starts what comes **next**: this text's next round or, in its last, round 0 of the next
-# text that has one. `after(text)` finds it.
+# So a round starts what comes **next**: this sequence's next round or, in its last, round 0 of the
+# next sequence that has one. `after(text)` finds it.
 #
-# Into which slot? That depends on how many rounds all the steps before it had. `slot_ref`,
+# Into which slot? That depends on the number of rounds in all steps before it. `slot_ref`,
 # scratch in SMEM, keeps the number from step to step.
 #
 # A round brings up to four pages of all key heads, on one semaphore for its slot:
@@ -189,28 +189,30 @@ def gapless_attention(
 
 
 # %% [markdown]
-# In the reference one round of the launch waits with no work beside it: the first.
+# In the reference only one round waits with no work to hide the wait: the first of the launch.
+# (This picture shows the grid; it does not draw these copies.)
 
 # %% active="ipynb"
 # show(gapless_attention)
 
 # %% [markdown]
-# JAX's `paged_attention` (2024), in `jax.experimental.pallas.ops.tpu`, makes the same chain, over texts
-# and key heads; its slot lies in SMEM, too. This project's tests compare the reference with it, on
-# scaled queries, texts with keys, one page a block: numbers within 0.01, as it rounds f32 pages to
-# bf16, and no more pages fetched. Both keep all of the table in SMEM: for 64 texts of up to 131,072 keys, in pages
-# of 16, that is 2 MiB, where v5e has 1.
+# JAX's `paged_attention` (2024), in `jax.experimental.pallas.ops.tpu`, makes the same chain, over
+# sequences and key heads; it also keeps its slot in SMEM. This project's tests compare the
+# reference with it, on scaled queries, sequences with keys, one page per block: numbers within
+# 0.01, as it rounds f32 pages to bf16, and no more pages fetched. Both keep all of the table in
+# SMEM: for 64 sequences of up to 131,072 keys, in pages of 16, that is 2 MiB, where v5e has 1.
 #
-# What serves today does more. In JAX's `ragged_paged_attention` (2025) and in tpu-inference's v3
-# (2025), which vLLM runs on TPUs and of which SGLang's sglang-jax has its own version, a page holds
-# keys and values of all heads side by side: (P, page, 2 K, H), and v3 packs it. A text may ask many
-# queries. v3 waits once for the sum of a round's bytes, and writes new keys and values into their
-# pages.
+# Kernels that serve today do more. In JAX's `ragged_paged_attention` (2025) and in tpu-inference's
+# v3 (2025), which vLLM runs on TPUs and of which SGLang's sglang-jax has its own version, a page
+# holds keys and values of all heads side by side: (P, page, 2 K, H), and v3 packs it. A sequence
+# may have many queries. v3 waits once for the sum of a round's bytes, and writes new keys and
+# values into their pages.
 #
-# For kernels of your own: `interpret=pltpu.InterpretParams()` runs them in JAX's simulator of a TPU.
-# There a copy comes only when it is waited for, and fresh memory is NaN.
-# `InterpretParams(detect_races=True)` also prints both lines of a read before its wait (JAX 0.12 raises
-# an exception then); of no wait at all, or a shared semaphore, it says nothing, and `check` does.
+# For kernels of your own: `interpret=pltpu.InterpretParams()` runs them in JAX's simulator of a
+# TPU. There a copy is made only when it is waited for, and fresh memory is NaN.
+# `InterpretParams(detect_races=True)` also prints both lines of a read before its wait (JAX 0.12
+# raises an exception then); of no wait at all, or a shared semaphore, it says nothing, and `check`
+# does.
 
 # %% tags=["author"]
 import numpy as np
@@ -289,8 +291,8 @@ PUZZLE = Puzzle(
         "keys. A round: read the slot, store the other; choose the next text and round; start "
         "it into the other slot if it exists; wait for your own.",
     ],
-    explain="""Rounds form one chain over all texts: each starts the next, and empty texts are no
-    link in it. So the launch waits idly once, at its beginning. The chain relies on grid steps that
+    explain="""Rounds form one chain over all sequences: each starts the next, and empty sequences
+    are skipped. So the launch waits idly once, at its beginning. The chain relies on grid steps that
     run in order on one core, as they do unless `dimension_semantics` says "parallel".""",
     audit=audit,
     scale=scale,

@@ -11,9 +11,9 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## gather_pages: a table chooses the blocks
 #
-# A server of a language model holds the keys and values of many texts. Texts grow and end at any time,
-# so memory is cut into **pages** of a fixed size, and each text has some of them, anywhere. A **page
-# table** says which, in order:
+# A server of a language model holds the keys and values of many sequences. Sequences grow and end
+# at any time, so memory is cut into **pages** of a fixed size, and each sequence has some of them,
+# anywhere. A **page table** says which, in order:
 #
 # ```text
 # table = [5, 2, 7]         pages  0   1  [2]  3   4  [5]  6  [7]
@@ -21,11 +21,11 @@ from puzzles import INTERPRET
 # result  [5] [2] [7]   step 0 takes 5, step 1 takes 2, step 2 takes 7
 # ```
 #
-# An **index map** may read the table. Scalar prefetch puts it into SMEM, and every index map gets its
-# ref **last**, after the program ids: `lambda i, table_ref: …`.
+# An **index map** may read the table. Scalar prefetch puts it into SMEM, and every index map gets
+# its ref **last**, after the program ids: `lambda i, table_ref: …`.
 #
-# So the pipeline can fetch the page of step `i + 1` while step `i` runs: it asks the map what will
-# be needed. The kernel does not even look at the table.
+# So the pipeline can fetch the page of step `i + 1` while step `i` runs: it evaluates the map one
+# step ahead. The kernel does not even look at the table.
 
 
 # %%

@@ -11,8 +11,9 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## launch_pipeline: as soon as the slot is free
 #
-# `emit_pipeline` starts a copy **one step** before its block is used. For a large block that stays,
-# that is late. Here `b` comes in strips of all its rows, and each meets every block of `a`:
+# `emit_pipeline` starts a copy **one step** before its block is used. For a large block that is
+# used for many steps, one step ahead is too late. Here `b` is cut into strips of all its rows, and
+# each strip meets every block of `a`:
 #
 # ```text
 # step (j, i)         0,0   0,1   0,2   0,3   1,0   1,1   1,2   1,3
@@ -23,7 +24,7 @@ from puzzles import INTERPRET
 # ```
 #
 # The other slot is free from the strip's first step on. A copy that starts there has a column of
-# steps to arrive: with two slots as before, and not a byte more.
+# steps to arrive: with two slots as before, and no extra bytes.
 #
 # So the body copies `b`'s strips itself; the pipeline brings `a` and takes the result. Write what
 # happens at a strip's first step, then the prologue and the pipeline: strips are its outer axis,
@@ -86,11 +87,12 @@ def launch_pipeline(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Arr
 
 
 # %% [markdown]
-# On v5e a strip in bf16 takes as long to come as a product of 240 rows with it, however large it is. A
-# step has 64.
+# On v5e, copying a bf16 strip takes as long as multiplying 240 rows with it, however large it is. A
+# step has 64 rows.
 #
-# `emit_pipeline` can start early, too: give a spec `pipeline_mode=pl.Buffered(2, use_lookahead=True)`.
-# A third slot, `pl.Buffered(3)`, only gives a copy one step more, for the VMEM of a block.
+# `emit_pipeline` can also start early: give a spec `pipeline_mode=pl.Buffered(2,
+# use_lookahead=True)`. A third slot, `pl.Buffered(3)`, costs the VMEM of another block, and starts
+# a copy only one step earlier.
 
 # %% active="ipynb"
 # show(launch_pipeline)

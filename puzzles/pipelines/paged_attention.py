@@ -11,10 +11,10 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## paged_attention: one query over its pages
 #
-# A model that writes a text asks, in each head, one **query** a token: it is compared with all keys of
-# the text so far, and the values are averaged with the weights that come out.
+# When a model generates text, each head issues one **query** per new token. It is compared with the
+# keys of all tokens so far; the output is the average of their values, weighted by the match.
 #
-# Step `(b, i)` of the grid handles page `i` of text `b`:
+# Step `(b, i)` of the grid handles page `i` of sequence `b`:
 #
 # ```text
 # page = 16     lengths   i = 0          i = 1           i = 2           i = 3
@@ -23,12 +23,13 @@ from puzzles import INTERPRET
 # b = 2           16      16 keys        nothing         nothing         nothing
 # ```
 #
-# `attend`, in the folded cell, updates a softmax by one page. Keys that `seen` leaves out get weight 0, if any key counts.
+# `attend`, in the folded cell, updates a softmax by one page. Keys that `seen` leaves out get
+# weight 0, if any key counts.
 #
-# Two things are yours. **The kernel** works only where a page holds keys that count, and puts zeros for
-# the values of the others: NaN may lie there. **The index map** repeats the last page past the end:
-# a block whose index does not change is not fetched again. The table comes flat, as SMEM pads rows to
-# 128 numbers: entry `i` of text `b` is number `b * pages + i`.
+# Two things are yours. **The kernel** works only if a page holds keys that count, and replaces the
+# values of all other keys by zeros: they may be NaN. **The index map** repeats the last page past
+# the end: a block whose index does not change is not fetched again. The table is flat, as SMEM pads
+# rows to 128 numbers: entry `i` of sequence `b` is number `b * pages + i`.
 
 
 # %% jupyter={"source_hidden": true} cellView="form"

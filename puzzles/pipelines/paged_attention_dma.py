@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## paged_attention_dma: exactly the pages there are
 #
-# The grid of `paged_attention` has room for the longest text, so short texts walk through steps that do
-# nothing. A loop has the length of its text:
+# The grid of `paged_attention` has room for the longest sequence, so short sequences go through
+# steps that do nothing. A loop can be as long as its sequence:
 #
 # ```text
 # page = 16     lengths   grid (B, 4)            grid (B,), a loop inside
@@ -21,12 +21,12 @@ from puzzles import INTERPRET
 # b = 2           16      # . . .                #
 # ```
 #
-# So: one grid step a text, pages stay in HBM, and you copy them as in `double_buffered_matmul`, one page
-# of keys and one of values a round, two slots for each.
+# So there is one grid step per sequence. Pages stay in HBM, and you copy them as in
+# `double_buffered_matmul`: per round one page of keys and one of values, with two slots for each.
 #
-# New is *where* a copy begins: at the page that the table names. And a text may have **no** page. Then
-# nothing may be started, not even in the prologue: nobody would wait for it, and the next text
-# would find its slot in flight.
+# New is *where* a copy begins: at the page that the table names. And a sequence may have **no**
+# page. Then start nothing, not even in the prologue: nothing would wait for it, and the next
+# sequence would find its slot in flight.
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
@@ -152,9 +152,9 @@ def paged_attention_dma(
 
 
 # %% [markdown]
-# Something is lost, too. In `paged_attention` the next text's first page was fetched during the step
-# before; in the reference here each text begins by waiting for its first page, and nothing else runs.
-# The rung at the end, `gapless_attention`, wins that back.
+# Something is also lost. In `paged_attention` the next sequence's first page was fetched during the
+# step before. In the reference here each sequence begins with a wait for its first page that
+# nothing hides. The last puzzle, `gapless_attention`, wins that back.
 
 # %% tags=["author"]
 from puzzles import Launch, Puzzle, array, rng
@@ -215,15 +215,15 @@ PUZZLE = Puzzle(
     fresh=fresh,
     hints=[
         "It is `double_buffered_matmul` with a table between the number of a round and the "
-        "place of its tiles. For which texts is there no first page?",
-        "Entry `i` of text `b` is `table_ref[b * most + i]`; `.at[number]` names one page of "
+        "place of its tiles. For which sequences is there no first page?",
+        "Entry `i` of sequence `b` is `table_ref[b * most + i]`; `.at[number]` names one page of "
         "an array of pages. `@pl.when` guards what may not be started.",
         "`fetch` looks up the page and returns two descriptions. The prologue starts page 0, "
         "if there is one. A round starts the next page, if there is one, and waits for both "
         "copies of its own.",
     ],
-    explain="""One grid step a text, and no round for a page that is not there: nothing is fetched
-    that is not needed. A text without pages starts nothing.""",
+    explain="""One grid step per sequence, and no round for a page that does not exist: every fetch is
+    needed. A sequence without pages starts nothing.""",
     audit=audit,
     scale=scale,
     par=par,

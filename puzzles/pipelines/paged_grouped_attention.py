@@ -11,11 +11,10 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## paged_grouped_attention: a page for all heads of its group
 #
-# Models that are served have many heads of queries, `N`, and few heads of keys and values, `K`: each
+# Served models have many query heads, `N`, and few heads of keys and values, `K`: each of the few
 # serves a **group** of `N // K` query heads. Query head `h` reads key head `h // (N // K)`.
 #
-# Decoding computes little with each byte that it moves. So the question is: how often is a page
-# fetched?
+# Decoding does little arithmetic per byte. So the question is: how often is a page fetched?
 #
 # ```text
 #                       N = 8 query heads, K = 2: groups of 4
@@ -23,9 +22,9 @@ from puzzles import INTERPRET
 # grid (B, K)           a page is fetched once; attend sees 4 rows of q
 # ```
 #
-# `attend` takes any number of rows, so the kernel is that of `paged_attention_dma`. Only `fetch`
-# learns that pages have a head, too: their order is (K, P, page, H), as in JAX's `paged_attention`
-# (2024).
+# `attend` takes any number of rows, so the kernel is the one of `paged_attention_dma`. Only `fetch`
+# changes, because pages now have a head: their order is (K, P, page, H), as in JAX's
+# `paged_attention` (2024).
 #
 # Write `fetch`, the grid, and the blocks of `q` and of the output, which are reshaped to
 # (B, K, group, H).
@@ -158,7 +157,8 @@ def paged_grouped_attention(
 
 
 # %% [markdown]
-# Still, in the reference, each text and key head begins with a bare wait for its first page.
+# Still, in the reference, each sequence and key head begins with a wait for its first page that
+# nothing hides.
 
 # %% tags=["author"]
 from puzzles import Launch, Puzzle, array, rng
@@ -226,15 +226,15 @@ PUZZLE = Puzzle(
     ],
     fresh=fresh,
     hints=[
-        "One grid step is one text and one key head. Which rows of `q` does it serve, and "
+        "One grid step is one sequence and one key head. Which rows of `q` does it serve, and "
         "which page of which head does it fetch?",
         "`k_pages_ref.at[…, …]` takes the head and the page. A block (None, None, group, H) "
         "has two axes left; index maps get the program ids, then the refs of scalar prefetch.",
-        "In `fetch`: the table's entry, then two copies as in the rung before, with the head "
-        "in front. In the call: two axes, texts and key heads; one BlockSpec for `q` and for "
+        "In `fetch`: the table's entry, then two copies as in the last puzzle, with the head "
+        "in front. In the call: two axes, sequences and key heads; one BlockSpec for `q` and for "
         "the output; pages stay in HBM.",
     ],
-    explain="""A step of the grid is a text and a key head, and its block of q is the whole group:
+    explain="""A step of the grid is a sequence and a key head, and its block of q is the whole group:
     each page is fetched once and serves all of its heads. In the reference the body did not change:
     it never knew how many rows `q` had.""",
     audit=audit,

@@ -12,8 +12,8 @@ from puzzles import INTERPRET
 # ## pipelined_add: the pipeline as a function
 #
 # Slots, prologue, prefetch, waits: it is the same plan every time, so Pallas has a function for it.
-# `pltpu.emit_pipeline` takes a grid and specs, as `pallas_call` does, and is called **inside** a kernel,
-# on refs that stay in HBM:
+# `pltpu.emit_pipeline` takes a grid and specs, as `pallas_call` does, and is called **inside** a
+# kernel, on refs that stay in HBM:
 #
 # ```text
 # pallas_call          one kernel, x_ref, y_ref, o_ref in HBM
@@ -23,9 +23,10 @@ from puzzles import INTERPRET
 #     send               slot of o_block            ->  o_ref
 # ```
 #
-# `emit_pipeline(body, grid=…, in_specs=[…], out_specs=[…])` copies nothing yet. It returns a function.
-# Call that with the refs, inputs first: now the grid runs, with two slots for each operand. Inputs come
-# one step ahead, outputs leave while the next step runs, and a block whose index stays is not moved.
+# `emit_pipeline(body, grid=…, in_specs=[…], out_specs=[…])` copies nothing yet. It returns a
+# function. Call that with the refs, inputs first: now the grid runs, with two slots for each
+# operand. Inputs are fetched one step ahead, outputs are written back during the next step, and a
+# block whose index does not change is not moved.
 #
 # Inside `body`, the refs are blocks in VMEM. So an ordinary kernel body fits, unchanged.
 
@@ -64,8 +65,7 @@ def pipelined_add(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[Array
 
 
 # %% [markdown]
-# The reference's copies in flight at each wait are those of a pipeline: never one alone, but at the
-# very end.
+# At each of the reference's waits at least two copies are in flight, except at the very end.
 
 # %% active="ipynb"
 # x = jax.ShapeDtypeStruct((256, 256), jnp.float32)

@@ -11,14 +11,14 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## pipelined_matmul: a sum over the pipeline's steps
 #
-# `tiled_matmul` once more, its pipeline in your hands. Two things are new.
+# `tiled_matmul` once more, with its pipeline in your hands. Two things are new.
 #
-# **Whose steps?** Inside the body, `pl.program_id` counts the steps of the *pipeline's* grid, not of
-# the kernel around it. `pl.num_programs` does, too.
+# **Whose steps?** Inside the body, `pl.program_id` counts the steps of the *pipeline's* grid, not
+# of the kernel around it. So does `pl.num_programs`.
 #
-# **Whose memory?** The sum needs a place that lives longer than a step: scratch of the kernel outside,
-# `acc_ref`, which the body sees as it sees any variable. (A pipeline that is called with `scratches=`
-# hands it on, too.)
+# **Whose memory?** The sum needs a place that lives longer than a step: scratch of the kernel
+# outside, `acc_ref`, which the body can use like any variable. (A pipeline called with `scratches=`
+# passes it to the body.)
 #
 # ```text
 #   k = 0                 k = 1                 k = 2                 k = 0 of the next block
@@ -28,8 +28,9 @@ from puzzles import INTERPRET
 #                                               ... and off it goes
 # ```
 #
-# An output slot leaves when its block index changes, and it **does not come back**. So `k` has to be
-# the innermost axis. You choose the grid: `i`, `j` and `k` are the order of the index maps.
+# An output slot is copied out when its block index changes, and it **does not come back**. So `k`
+# has to be the innermost axis. You choose the grid: `i`, `j` and `k` are the order of the index
+# maps.
 
 
 # %%

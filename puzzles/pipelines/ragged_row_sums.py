@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## ragged_row_sums: a grid whose length is data
 #
-# `B` sequences lie in one array of `S` rows each. Only the first `lengths[b]` rows count; behind them
-# lies garbage.
+# One array holds `B` sequences, with room for `S` rows each. Only the first `lengths[b]` rows
+# count; the rest is garbage.
 #
 # ```text
 # S = 192 rows, 64 a step          lengths   steps
@@ -24,9 +24,10 @@ from puzzles import INTERPRET
 # An axis of `pallas_call`'s grid has one length for all `b`, so it would walk over empty blocks. A
 # pipeline's grid is made inside the kernel and may hold a traced number.
 #
-# Lengths lie in SMEM, like `start` in `copy_rows`, but come by **scalar prefetch**, for index maps
-# too: with a `grid_spec` that is a `pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, …)`, the
-# call's first argument is copied to SMEM before step 0, and the kernel gets its ref first.
+# Lengths are in SMEM, like `start` in `copy_rows`, but get there by **scalar prefetch**, so that
+# index maps can also read them: with a `grid_spec` that is a
+# `pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, …)`, the call's first argument is copied to
+# SMEM before step 0, and the kernel gets its ref first.
 #
 # ```text
 # call      lengths                            x

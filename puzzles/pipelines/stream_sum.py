@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## stream_sum: a long array through one buffer
 #
-# VMEM is small, so a large `x` stays in HBM and flows through one buffer of 64 rows. There is no grid:
-# one kernel, and inside it a loop. `o_ref` has no spec, so all of it is in VMEM.
+# VMEM is small, so a large `x` stays in HBM and flows through one buffer of 64 rows. There is no
+# grid: one kernel, and inside it a loop. `o_ref` has no spec, so all of it is in VMEM.
 #
 # ```text
 # time     -->
@@ -20,11 +20,11 @@ from puzzles import INTERPRET
 # kernel              [ sum 0 ]            [ sum 1 ]            [ sum 2 ]
 # ```
 #
-# Rows 1 may come only when the sum of rows 0 is done, and that sum needs all of its rows. So copies
-# and sums take turns: this is right, and slow.
+# The copy of rows 1 may start only when the sum of rows 0 is done, and that sum needs all of its
+# rows. So copies and sums take turns: this is right, and slow.
 #
-# `jax.lax.fori_loop(0, n, body, None)` calls `body(i, None)` for `i = 0 … n - 1`. Inside a kernel it
-# is a loop of the TPU, so `i` is a traced number. Write one round of it.
+# `jax.lax.fori_loop(0, n, body, None)` calls `body(i, None)` for `i = 0 … n - 1`. Inside a kernel
+# it is a loop of the TPU, so `i` is a traced number. Write one round of it.
 
 
 # %%
@@ -61,15 +61,14 @@ def stream_sum(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
 
 
 # %% [markdown]
-# `show` draws your copies: one row for the buffer, time from left to right. In the reference nothing
-# flies while the kernel computes.
+# `show` draws your copies: one row for the buffer, time from left to right. In the reference no
+# copy is in flight while the kernel computes.
 
 # %% active="ipynb"
 # show(stream_sum)
 
 # %% [markdown]
-# The receipt tells how many copies are in flight at each wait: in the reference, never more than the
-# one that is waited for.
+# The receipt counts the copies in flight at each wait: in the reference, never more than one.
 
 # %% active="ipynb"
 # receipt(stream_sum, jnp.ones((512, 256)))
@@ -100,7 +99,7 @@ PUZZLE = Puzzle(
         dict(M=320, N=384) if r.integers(4) else dict(M=64 * int(r.choice([6, 33, 34, 41])), N=128)
     ),
     hints=[
-        "One round is `copy_rows` without the way back. What decides which rows come?",
+        "One round is `copy_rows` without the way back. What decides which rows it copies?",
         "`x_ref.at[pl.ds(start, 64)]` names the rows; `pltpu.make_async_copy(…, rows_ref, "
         "sem)` describes the copy. `jnp.sum(…, axis=0, keepdims=True)` gives a row of column "
         "sums.",

@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## sum_pages: four copies, one wait
 #
-# A page is small, and every round costs time of its own. So bring four pages a round, each
-# from where the table says, side by side into one slot.
+# A page is small, and every round has a fixed cost. So copy four pages per round, each from its
+# place in the table, side by side into one slot.
 #
 # ```text
 # table = [5, 2, 7, 1,   3, 0, 6, 4]
@@ -22,10 +22,10 @@ from puzzles import INTERPRET
 # slot 0  [ r = 0  |  r = 1  |  r = 2  |  r = 3 ]    one wait takes the bytes of all
 # ```
 #
-# Four copies, four semaphores? One will do. It counts **bytes**: each copy adds its own, and `.wait()`
-# waits for as many as *its* description has, whoever brought them, and takes them off. So one wait for
-# a whole slot is a wait for all four. Its description may have the slot as its source, too: nobody
-# starts it, so nothing is copied.
+# Four copies, four semaphores? One is enough. It counts **bytes**: each copy adds its own, and
+# `.wait()` waits for as many as *its* description has, whichever copies brought them, and takes
+# them off. So one wait for a whole slot is a wait for all four. Its description may even have the
+# slot as its source: you never start it, so nothing is copied.
 #
 # The two slots still need one each: the next round's bytes could end this round's wait.
 
@@ -81,7 +81,8 @@ def sum_pages(pages: Float[Array, "P page H"], table: Int[Array, " n"]) -> Float
 
 
 # %% [markdown]
-# tpu-inference's `ragged_paged_attention` v3 (2025) waits like this: once for all the bytes of a round.
+# tpu-inference's `ragged_paged_attention` v3 (2025) waits like this: once for all the bytes of a
+# round.
 
 # %% active="ipynb"
 # show(sum_pages)

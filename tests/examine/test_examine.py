@@ -166,7 +166,10 @@ def test_a_grid_of_a_billion_steps_is_a_sentence(capsys: pytest.CaptureFixture) 
 
 def test_what_is_steered_by_data_asks_for_it() -> None:
     fn, _, x = launches.picked_blocks()
-    assert "pass arrays (such as group_sizes) instead of ShapeDtypeStructs" in examine(fn, S((4,), i32), x).unread
+    assert (
+        "pass arrays (such as group_sizes) instead of ShapeDtypeStructs"
+        in examine(fn, S((4,), i32), x).unread
+    )
 
 
 def test_an_output_that_the_program_drops_is_scratch() -> None:
@@ -241,4 +244,7 @@ def test_where_copies_cannot_be_followed_the_numbers_still_tell(
     early = from_hbm(kernel, pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA)
     (one,) = examine(early, x).findings
     assert (one.kind, one.operand) == ("hazard", "buffer")
-    assert "`o_ref[...] = buffer[...]` reads `buffer` before a wait for the copy into it, started in" in one.says
+    assert (
+        "`o_ref[...] = buffer[...]` reads `buffer` before a wait for the copy into it, started in"
+        in one.says
+    )
