@@ -32,7 +32,7 @@ when*. Pallas is JAX's language for that decision.
 
 Each puzzle has a **spec** in plain `jax.numpy`, a **kernel** (or its call) with a gap to fill, and
 a **check**, which looks for the mistake behind wrong numbers. You need no TPU: every kernel runs
-here on a CPU, under `interpret=True`, and the same cells run on a TPU.
+on a CPU, under `interpret=True`, and unchanged on a TPU.
 
 After you have run its cells, `show(add_ten)` draws the launch step by step. Stuck? Open a hint
 below the puzzle; `solution(add_ten)` shows an answer and says why it works.

@@ -17,8 +17,8 @@ from puzzles import INTERPRET
 # ![The steps go along a row of blocks, then along the next: the last grid axis runs fastest.](diagrams/basics/scale_blocks.svg)
 #
 # Not every block shape can run on a TPU. VMEM holds data in tiles of 8 rows by 128 columns. So a
-# block's last dimension must be a multiple of 128 and the one before it a multiple of 8, unless a
-# dimension spans the whole axis of its array. (Int8 has a stricter rule: see `matmul_bf16`, later.)
+# block's last dimension must be a multiple of 128 and the one before it a multiple of 8, unless it
+# spans the whole axis. (Int8 has a stricter rule: see `matmul_bf16`, later.)
 #
 # Number the blocks from 1, and multiply each block of `x` by its number:
 #

@@ -154,7 +154,7 @@ def paged_attention_dma(
 # %% [markdown]
 # Something is also lost. In `paged_attention` the next sequence's first page was fetched during the
 # step before. In the reference here each sequence begins with a wait for its first page that
-# nothing hides. The last puzzle, `gapless_attention`, wins that back.
+# nothing hides. `gapless_attention`, at the end, wins that back.
 
 # %% tags=["author"]
 from puzzles import Launch, Puzzle, array, rng
