@@ -281,7 +281,7 @@ def welcome(ladder_name: str) -> None:
     device = jax.devices()[0]
     kind = "a CPU" if device.platform == "cpu" else f"{jax.device_count()} × {device.device_kind}"
     tested = "" if _jax.is_newer_than_tried() else " (tested)"
-    names = tuple(ladder_module(ladder_name).RUNGS)
+    names = tuple(ladder_module(ladder_name).PUZZLES)
     left = _left(names)
     title = f"Pallas Puzzles {metadata.version('pallas-puzzles')}"
     where = f"JAX {jax.__version__}{tested}, on {kind}."

@@ -187,10 +187,10 @@ def test_a_forbidden_import_is_found(module: str, line: str, says: str) -> None:
     assert any(says in problem for problem in found), found
 
 
-@pytest.mark.parametrize("rung", ["row_sum", "group_offsets"])
+@pytest.mark.parametrize("puzzle", ["row_sum", "group_offsets"])
 @pytest.mark.parametrize("wrong", [False, True])
-def test_judging_comes_back_to_no_module_with_the_function(rung: str, wrong: bool) -> None:
-    puzzle = puzzles.find(rung)
+def test_judging_comes_back_to_no_module_with_the_function(puzzle: str, wrong: bool) -> None:
+    puzzle = puzzles.find(puzzle)
     fn = mutate(puzzle, puzzle.mistakes[0]) if wrong else puzzle.solution
     stays: list[str] = []
 

@@ -130,17 +130,17 @@ def test_a_pass_names_the_next_rung_that_is_not_solved(
 ) -> None:
     shown: list[str] = []
     monkeypatch.setattr("puzzles._check.display", lambda text, page: shown.append(text))
-    rungs = puzzles.ladder("basics")
-    for one in rungs[1:3]:
+    ladder = puzzles.ladder("basics")
+    for one in ladder[1:3]:
         _progress.add(one.name)
-    puzzles.check(rungs[0].solution)
-    assert f"3/{len(rungs)}. Next: {rungs[3].name}.\n\n" in shown[-1]  # the details follow
-    for one in rungs[2:]:
+    puzzles.check(ladder[0].solution)
+    assert f"3/{len(ladder)}. Next: {ladder[3].name}.\n\n" in shown[-1]  # the details follow
+    for one in ladder[2:]:
         _progress.add(one.name)
-    monkeypatch.setattr(_progress, "_solved", _progress.solved() - {rungs[1].name})
+    monkeypatch.setattr(_progress, "_solved", _progress.solved() - {ladder[1].name})
     (notebook / _progress.FILE).unlink()
-    puzzles.check(rungs[0].solution)
-    assert f"{len(rungs) - 1}/{len(rungs)}. Next: {rungs[1].name}.\n\n" in shown[-1]
-    _progress.add(rungs[1].name)
-    puzzles.check(rungs[0].solution)
-    assert f"{len(rungs)}/{len(rungs)}. All of it is solved.\n\n" in shown[-1]
+    puzzles.check(ladder[0].solution)
+    assert f"{len(ladder) - 1}/{len(ladder)}. Next: {ladder[1].name}.\n\n" in shown[-1]
+    _progress.add(ladder[1].name)
+    puzzles.check(ladder[0].solution)
+    assert f"{len(ladder)}/{len(ladder)}. All of it is solved.\n\n" in shown[-1]

@@ -1,4 +1,4 @@
-"""What several rungs ask of a launch, and how they count."""
+"""What several puzzles ask of a launch, and how they count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rung 3: an index map is arithmetic on program ids."""
+"""Puzzle 3: an index map is arithmetic on program ids."""
 
 import jax
 import jax.numpy as jnp

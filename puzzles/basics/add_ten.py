@@ -1,4 +1,4 @@
-"""Rung 1: read a Ref, write a Ref."""
+"""Puzzle 1: read a Ref, write a Ref."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Rung 13: a batch axis, squeezed away by None."""
+"""Puzzle 13: a batch axis, squeezed away by None."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Rung 15: block sizes for production shapes, judged by the receipt."""
+"""Puzzle 15: block sizes for production shapes, judged by the receipt."""
 
 import functools
 

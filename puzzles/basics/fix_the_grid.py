@@ -1,4 +1,4 @@
-"""Rung 9: right under interpret=True, wrong on a TPU."""
+"""Puzzle 9: right under interpret=True, wrong on a TPU."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Rung 14: an epilogue that costs no traffic."""
+"""Puzzle 14: an epilogue that costs no traffic."""
 
 import jax
 import jax.numpy as jnp

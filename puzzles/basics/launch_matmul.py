@@ -1,4 +1,4 @@
-"""Rung 11: all of a matmul's call."""
+"""Puzzle 11: all of a matmul's call."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Rung 6: write the launch yourself."""
+"""Puzzle 6: write the launch yourself."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Rung 12: bf16 in, bf16 out, f32 in between."""
+"""Puzzle 12: bf16 in, bf16 out, f32 in between."""
 
 import jax
 import jax.numpy as jnp

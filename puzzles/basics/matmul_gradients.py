@@ -1,4 +1,4 @@
-"""Rung 16: the two products of a backward pass, without a transposed copy."""
+"""Puzzle 16: the two products of a backward pass, without a transposed copy."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Rung 5: operands of another rank than the grid."""
+"""Puzzle 5: operands of another rank than the grid."""
 
 import jax
 import jax.numpy as jnp

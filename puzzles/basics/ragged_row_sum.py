@@ -1,4 +1,4 @@
-"""Rung 8: a last block that hangs over the edge."""
+"""Puzzle 8: a last block that hangs over the edge."""
 
 import functools
 

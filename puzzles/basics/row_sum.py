@@ -1,4 +1,4 @@
-"""Rung 7: a reduction over the grid."""
+"""Puzzle 7: a reduction over the grid."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Rung 4: a grid of two axes, and the shape of a legal block."""
+"""Puzzle 4: a grid of two axes, and the shape of a legal block."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Rung 10: a blocked matmul with an accumulator in scratch."""
+"""Puzzle 10: a blocked matmul with an accumulator in scratch."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Rung 17: a kernel that trains."""
+"""Puzzle 17: a kernel that trains."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Rung 2: a grid, and one block at a time."""
+"""Puzzle 2: a grid, and one block at a time."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What several rungs ask of a launch."""
+"""What several puzzles ask of a launch."""
 
 from __future__ import annotations
 

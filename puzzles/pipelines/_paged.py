@@ -1,4 +1,4 @@
-"""Pages, tables and lengths for the cases of several rungs, and what they need at least."""
+"""Pages, tables and lengths for the cases of several puzzles, and what they need at least."""
 
 from __future__ import annotations
 

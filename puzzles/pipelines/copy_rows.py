@@ -1,4 +1,4 @@
-"""Rung 1: one copy in, one copy out."""
+"""Puzzle 1: one copy in, one copy out."""
 
 import jax
 import jax.numpy as jnp

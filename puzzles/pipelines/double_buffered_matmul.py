@@ -1,4 +1,4 @@
-"""Rung 5: a matmul whose tiles are fetched by hand."""
+"""Puzzle 5: a matmul whose tiles are fetched by hand."""
 
 import jax
 import jax.numpy as jnp

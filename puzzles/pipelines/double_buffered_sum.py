@@ -1,4 +1,4 @@
-"""Rung 3: two slots, and a copy that is always under way."""
+"""Puzzle 3: two slots, and a copy that is always under way."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Rung 4: right under interpret=True, garbage on a TPU."""
+"""Puzzle 4: right under interpret=True, garbage on a TPU."""
 
 import jax
 from jax.experimental import pallas as pl

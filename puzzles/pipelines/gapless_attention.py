@@ -1,4 +1,4 @@
-"""Rung 15: decoding without a gap between texts."""
+"""Puzzle 15: decoding without a gap between texts."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Rung 10: a table chooses the blocks."""
+"""Puzzle 10: a table chooses the blocks."""
 
 import jax
 import jax.numpy as jnp

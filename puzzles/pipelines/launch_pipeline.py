@@ -1,4 +1,4 @@
-"""Rung 8: a copy that starts as soon as its slot is free."""
+"""Puzzle 8: a copy that starts as soon as its slot is free."""
 
 import jax
 import jax.numpy as jnp

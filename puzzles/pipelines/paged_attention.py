@@ -1,4 +1,4 @@
-"""Rung 11: attention over pages, by index map."""
+"""Puzzle 11: attention over pages, by index map."""
 
 import jax
 import jax.numpy as jnp

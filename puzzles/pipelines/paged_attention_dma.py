@@ -1,4 +1,4 @@
-"""Rung 13: attention over pages, with copies of its own."""
+"""Puzzle 13: attention over pages, with copies of its own."""
 
 import jax
 import jax.numpy as jnp

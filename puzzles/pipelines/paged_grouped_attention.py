@@ -1,4 +1,4 @@
-"""Rung 14: grouped queries over pages."""
+"""Puzzle 14: grouped queries over pages."""
 
 import jax
 import jax.numpy as jnp

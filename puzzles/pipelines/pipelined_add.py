@@ -1,4 +1,4 @@
-"""Rung 6: the pipeline as a function."""
+"""Puzzle 6: the pipeline as a function."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Rung 7: a sum over the pipeline's steps."""
+"""Puzzle 7: a sum over the pipeline's steps."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Rung 9: a grid whose length is data."""
+"""Puzzle 9: a grid whose length is data."""
 
 import jax
 import jax.numpy as jnp

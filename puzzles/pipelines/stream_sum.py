@@ -1,4 +1,4 @@
-"""Rung 2: a long array through one small buffer."""
+"""Puzzle 2: a long array through one small buffer."""
 
 import jax
 import jax.numpy as jnp

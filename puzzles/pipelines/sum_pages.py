@@ -1,4 +1,4 @@
-"""Rung 12: several copies, one semaphore, one wait."""
+"""Puzzle 12: several copies, one semaphore, one wait."""
 
 import jax
 import jax.numpy as jnp

@@ -285,21 +285,21 @@ _SMALLEST = """() => Math.min(...[...document.querySelectorAll('.pz-walk *')]
   .map(e => parseFloat(getComputedStyle(e).fontSize)))"""
 
 
-def _verdict_on(rung: str, answer: str) -> str:
-    """What is said in a rung of another one's solution."""
-    return verdict_page(puzzles.judge(puzzles.find(rung), puzzles.find(answer).solution))
+def _verdict_on(puzzle: str, answer: str) -> str:
+    """What is said in a puzzle of another one's solution."""
+    return verdict_page(puzzles.judge(puzzles.find(puzzle), puzzles.find(answer).solution))
 
 
 def _receipts() -> str:
     """Of one launch, and of several."""
-    rungs = map(puzzles.find, ("tiled_matmul", "matmul_gradients"))
-    launches = (puzzles.trace(rung.solution, *rung.arguments(0)) for rung in rungs)
+    pair = map(puzzles.find, ("tiled_matmul", "matmul_gradients"))
+    launches = (puzzles.trace(puzzle.solution, *puzzle.arguments(0)) for puzzle in pair)
     return "".join(receipt_html(receipt_text(each, limits=True)) for each in launches)
 
 
-def _walk(rung: str, solved: bool = True) -> str:
-    """The page of a rung's launch, in the reference or as the learner begins with it."""
-    puzzle = puzzles.find(rung)
+def _walk(name: str, solved: bool = True) -> str:
+    """The page of a puzzle's launch, in the reference or as the learner begins with it."""
+    puzzle = puzzles.find(name)
     fn = puzzle.solution if solved else starter_function(puzzle)
     (launch,) = puzzles.trace(fn, *puzzle.arguments(0))
     return _draw.walk_page([_draw.walk_data(launch)])

@@ -28,7 +28,7 @@ def data(fn, *args):
 
 
 def drawn(name, mistake=None):
-    """What a walk knows of a rung's launch, and its text."""
+    """What a walk knows of a puzzle's launch, and its text."""
     puzzle = puzzles.find(name)
     fn = puzzle.solution if mistake is None else mistaken(name, mistake)
     whole = data(fn, *puzzle.arguments(0))

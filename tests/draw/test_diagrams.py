@@ -24,7 +24,7 @@ def test_a_diagram_can_be_read_by_everybody_and_stands_in_its_rung(path: Path) -
     assert words
     assert [one.text for one in words if float(one.get("font-size", 0)) < 11] == []
     assert [one.text for one in words if (one.text or "").endswith("…")] == []
-    rung = puzzles.find(path.stem).text
-    alts = re.findall(rf"!\[([^\]]*)\]\(diagrams/{path.parent.name}/{path.name}\)", rung)
+    text = puzzles.find(path.stem).text
+    alts = re.findall(rf"!\[([^\]]*)\]\(diagrams/{path.parent.name}/{path.name}\)", text)
     assert len(alts) == 1
     assert len(alts[0].split()) >= 8

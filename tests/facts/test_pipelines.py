@@ -41,14 +41,14 @@ SLOT = pltpu.VMEM((16, 128), f32), pltpu.SemaphoreType.DMA
 
 
 @pytest.mark.parametrize(
-    ("rung", "name", "more"),
+    ("puzzle", "name", "more"),
     [
         ("copy_rows", "does not wait for the rows", [jnp.array([8])]),
         ("fix_the_copy", "waits after the use", []),  # its starter
     ],
 )
-def test_interpret_true_copies_at_once_and_the_simulator_does_not(rung, name, more):
-    fn, x = mistaken(rung, name), random(320, 128)
+def test_interpret_true_copies_at_once_and_the_simulator_does_not(puzzle, name, more):
+    fn, x = mistaken(puzzle, name), random(320, 128)
     want = 2 * np.asarray(x)[8:72] if more else 2 * x
     np.testing.assert_array_equal(interpreted(fn, x, *more), want)
     assert "before a wait for the copy" in refused(fn, x, *more).says
@@ -149,8 +149,8 @@ def estimated(fn, *args) -> int:
 @sample.drill
 def test_estimated_cycles_of_the_two_sums():
     x = S((8192, 1024), f32)
-    for rung, said in (("stream_sum", 222_024), ("double_buffered_sum", 12_847)):
-        assert abs(estimated(puzzles.find(rung).solution, x) - said) < 0.2 * said
+    for puzzle, said in (("stream_sum", 222_024), ("double_buffered_sum", 12_847)):
+        assert abs(estimated(puzzles.find(puzzle).solution, x) - said) < 0.2 * said
 
 
 CLOCK = CHIPS["v5e"].flops_per_second / (4 * 2 * 128 * 128)  # four matrix units of 128 by 128

@@ -39,11 +39,11 @@ def arrays(dtype: type) -> Callable:
 
 # What an expression that holds may speak of.
 NAMES = {
-    "arguments": lambda rung, case: puzzles.find(rung).arguments(case),
+    "arguments": lambda name, case: puzzles.find(name).arguments(case),
     "bf16": arrays(jnp.bfloat16),
     "f32": arrays(jnp.float32),
     "i32": arrays(jnp.int32),
-    "solution": lambda rung: puzzles.find(rung).solution,
+    "solution": lambda name: puzzles.find(name).solution,
     "trace": puzzles.trace,
     "KIB": 2**10,
     "MIB": 2**20,
@@ -59,13 +59,13 @@ def facts(path: Path) -> list[Fact]:
 
 
 @cache
-def page(rung: str) -> str:
-    """All that a learner reads in a rung: prose, comments, hints, verdicts, its part's intro."""
-    puzzle = puzzles.find(rung)
+def page(name: str) -> str:
+    """All that a learner reads in a puzzle: prose, comments, hints, verdicts, its part's intro."""
+    puzzle = puzzles.find(name)
     ladder = _ladders.ladder_module(puzzle.ladder)
     texts = [
-        ladder.INTRO if ladder.PUZZLES[0] == rung else "",
-        getattr(ladder, "PARTS", {}).get(rung, ""),
+        ladder.INTRO if ladder.PUZZLES[0] == name else "",
+        getattr(ladder, "PARTS", {}).get(name, ""),
         *(line.partition("#")[2] for line in puzzle.text.splitlines()),
         *puzzle.hints,
         puzzle.explain,
@@ -94,41 +94,41 @@ def problems(listed: list[Fact]) -> Iterator[str]:
 
 
 def repeated(listed: list[Fact]) -> Iterator[str]:
-    twice = Counter((fact.get("rung"), fact.get("says")) for fact in listed)
-    for (rung, says), times in twice.items():
+    twice = Counter((fact.get("puzzle"), fact.get("says")) for fact in listed)
+    for (name, says), times in twice.items():
         if times > 1:
-            yield f"{rung}: {says!r} is listed {times} times: keep the one with the best source"
+            yield f"{name}: {says!r} is listed {times} times: keep the one with the best source"
 
 
 def problems_of(fact: Fact) -> Iterator[str]:
-    rung, says = fact.get("rung", ""), fact.get("says", "")
-    if unknown := set(fact) - {"rung", "says", *SOURCES}:
+    name, says = fact.get("puzzle", ""), fact.get("says", "")
+    if unknown := set(fact) - {"puzzle", "says", *SOURCES}:
         yield (
-            f"{rung}: {says!r} has {', '.join(sorted(unknown))}: a fact has a rung, what it says, "
-            "and one of source, test, holds"
+            f"{name}: {says!r} has {', '.join(sorted(unknown))}: a fact has a puzzle, "
+            "what it says, and one of source, test, holds"
         )
     try:
-        stands = bool(says) and says in page(rung)
+        stands = bool(says) and says in page(name)
     except puzzles.UnknownPuzzleError as error:
-        yield f"{says!r}: {error}: name the rung on whose page the sentence stands"
+        yield f"{says!r}: {error}: name the puzzle on whose page the sentence stands"
     else:
         if not stands:
             yield (
-                f"{rung}: its page does not say {says!r}: mend the sentence in the list, or look "
+                f"{name}: its page does not say {says!r}: mend the sentence in the list, or look "
                 "for its source again"
             )
     source, test = fact.get("source"), fact.get("test")
     if len(fact.keys() & SOURCES) != 1:
-        yield f"{rung}: {says!r} must have one of source, test, holds"
+        yield f"{name}: {says!r} must have one of source, test, holds"
     if source is not None and "https://" not in source and ".py" not in source:
         yield (
-            f"{rung}: {source!r} is no source that can be opened: give a URL, or a file of JAX "
+            f"{name}: {source!r} is no source that can be opened: give a URL, or a file of JAX "
             "with the name of the function"
         )
     if test is not None:
         path, _, name = test.partition("::")
         if name not in functions(path):
-            yield f"{rung}: there is no test {test!r}: name the function that shows {says!r} now"
+            yield f"{name}: there is no test {test!r}: name the function that shows {says!r} now"
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
@@ -139,7 +139,7 @@ def test_every_fact_stands_on_its_page_and_has_its_source(path: Path) -> None:
 @pytest.mark.parametrize(
     "fact",
     [fact for path in LISTS for fact in facts(path) if "holds" in fact],
-    ids=lambda fact: fact["rung"],
+    ids=lambda fact: fact["puzzle"],
 )
 def test_what_a_page_states_holds(fact: Fact) -> None:
     assert eval(fact["holds"], NAMES), fact["holds"]
@@ -150,18 +150,18 @@ def test_no_fact_is_listed_in_two_files() -> None:
 
 
 def test_every_rung_of_a_listed_ladder_has_a_fact() -> None:
-    rungs = {fact["rung"] for path in LISTS for fact in facts(path)}
+    named = {fact["puzzle"] for path in LISTS for fact in facts(path)}
     without = [
         puzzle.name
-        for ladder in {puzzles.find(rung).ladder for rung in rungs}
+        for ladder in {puzzles.find(name).ladder for name in named}
         for puzzle in puzzles.ladder(ladder)
-        if puzzle.name not in rungs
+        if puzzle.name not in named
     ]
-    assert without == [], "list what these rungs state in tests/facts, each with its source"
+    assert without == [], "list what these puzzles state in tests/facts, each with its source"
 
 
 TRUE: Fact = {
-    "rung": "add_ten",
+    "puzzle": "add_ten",
     "says": "A **kernel** takes **Refs** and returns nothing.",
     "source": "https://docs.jax.dev/en/latest/pallas/quickstart.html",
 }
@@ -171,7 +171,7 @@ TRUE: Fact = {
     ("change", "says"),
     [
         ({"says": "A kernel returns an array."}, "mend the sentence in the list"),
-        ({"rung": "add_nine"}, "name the rung on whose page"),
+        ({"puzzle": "add_nine"}, "name the puzzle on whose page"),
         ({"source": "everybody knows"}, "give a URL, or a file of JAX"),
         ({"test": "tests/facts/test_sources.py::test_a_fact_is_listed_once"}, "must have one of"),
         ({"source": None}, "must have one of"),

@@ -184,11 +184,11 @@ def test_a_pass_shows_receipt_lesson_and_progress(
     assert "Mosaic" in text.partition("\n\n")[2]
 
 
-@pytest.mark.parametrize("rung", puzzles.ladder("basics")[:4], ids=lambda rung: rung.name)
+@pytest.mark.parametrize("puzzle", puzzles.ladder("basics")[:4], ids=lambda puzzle: puzzle.name)
 def test_a_pass_of_the_first_rungs_is_short_before_its_details(
-    rung: puzzles.Puzzle, capsys: pytest.CaptureFixture[str]
+    puzzle: puzzles.Puzzle, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    verdict = puzzles.check(rung.solution)
+    verdict = puzzles.check(puzzle.solution)
     assert verdict is not None
     assert verdict.passed
     short, _, details = _says(capsys).partition("\n\n")

@@ -120,8 +120,8 @@ def test_a_shadowed_name_is_the_learners_error_and_heals(
 @pytest.mark.slow
 def test_cells_run_in_any_order_and_two_notebooks_share_a_kernel() -> None:
     """All cells of two ladders in one namespace, shuffled: every check passes, twice."""
-    rungs = [*find_rungs("basics")[:4], *find_rungs("splash_attention")[:2]]
-    order = random.Random(20).sample(rungs, len(rungs))
+    puzzles = [*find_rungs("basics")[:4], *find_rungs("splash_attention")[:2]]
+    order = random.Random(20).sample(puzzles, len(puzzles))
     notebook = Notebook()
     for name in order:
         notebook.run(solved(name))

@@ -15,12 +15,12 @@ from puzzles import Puzzle, _ladders, _regions
 
 @dataclass(frozen=True)
 class Budget:
-    """Words of a ladder: before the cell to fill in, in the mean of its rungs and of any."""
+    """Words of a ladder: before the cell to fill in, in the mean of its puzzles and of any."""
 
     mean: int
     most: int
-    opening: float = math.inf  # of any of its first four rungs, before anybody is used to it
-    whole: float = math.inf  # of any rung in all
+    opening: float = math.inf  # of any of its first four puzzles, before anybody is used to it
+    whole: float = math.inf  # of any puzzle in all
     intro: float = math.inf  # of the front page, which leads to the first puzzle
 
 
@@ -30,7 +30,7 @@ BUDGETS = {
     "grouped_matmul": Budget(144, 180),
     "pipelines": Budget(122, 150, intro=120),
 }
-# The part of the lines that a rung asks for which earlier rungs asked for, too.
+# The part of the lines that a puzzle asks for which earlier puzzles asked for, too.
 RETYPED = 1 / 3
 
 LADDERS = sorted(BUDGETS)
@@ -42,7 +42,7 @@ _NOT_PROSE = re.compile(
 
 
 def words_before(puzzle: Puzzle, *, whole: bool = False) -> int:
-    """Words of Markdown in a rung before the cell to fill in, without code, pictures and folds.
+    """Words of Markdown in a puzzle before the cell to fill in, without code, pictures and folds.
 
     whole: the words after it, too.
     """
@@ -58,10 +58,10 @@ def words_before(puzzle: Puzzle, *, whole: bool = False) -> int:
 
 @pytest.mark.parametrize("ladder", LADDERS)
 def test_a_learner_soon_writes(ladder: str) -> None:
-    budget, rungs = BUDGETS[ladder], puzzles.ladder(ladder)
-    before = {puzzle.name: words_before(puzzle) for puzzle in rungs}
-    whole = {puzzle.name: words_before(puzzle, whole=True) for puzzle in rungs}
-    opening = {puzzle.name: before[puzzle.name] for puzzle in rungs[:4]}
+    budget, listed = BUDGETS[ladder], puzzles.ladder(ladder)
+    before = {puzzle.name: words_before(puzzle) for puzzle in listed}
+    whole = {puzzle.name: words_before(puzzle, whole=True) for puzzle in listed}
+    opening = {puzzle.name: before[puzzle.name] for puzzle in listed[:4]}
     assert sum(before.values()) / len(before) <= budget.mean, before
     for words, most in ((before, budget.most), (opening, budget.opening), (whole, budget.whole)):
         assert {name: count for name, count in words.items() if count > most} == {}
@@ -69,17 +69,17 @@ def test_a_learner_soon_writes(ladder: str) -> None:
 
 
 def asked(puzzle: Puzzle) -> set[str]:
-    """The lines of code that a rung asks for; a bug to be found is no line to be typed."""
+    """The lines of code that a puzzle asks for; a bug to be found is no line to be typed."""
     if puzzle.starter is not None:
         return set()
     lines = _regions.region_lines(puzzle.text)
     return {line for line in lines if len(re.findall(r"[A-Za-z_]\w+", line)) > 1}
 
 
-def retyped(rungs: list[Puzzle]) -> Iterator[tuple[str, float, set[str]]]:
-    """Of each rung, the part of its lines that earlier ones asked for, and these lines."""
+def retyped(puzzles: list[Puzzle]) -> Iterator[tuple[str, float, set[str]]]:
+    """Of each puzzle, the part of its lines that earlier ones asked for, and these lines."""
     before: set[str] = set()
-    for puzzle in rungs:
+    for puzzle in puzzles:
         lines = asked(puzzle)
         yield puzzle.name, len(lines & before) / max(1, len(lines)), lines & before
         before |= lines

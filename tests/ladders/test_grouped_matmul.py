@@ -36,7 +36,7 @@ TILING = {  # of the reference solutions, as Megablox orders them: rows, summed 
     "quantized_grouped_matmul": (64, 128, 128),
 }
 WIDTHS = {"launch_grouped_matmul": (200, 320), "grouped_outer": (128, 256)}
-# Group sizes for each rung and dtype.
+# Group sizes for each puzzle and dtype.
 EXAMPLES = range(8 if sample.ALL else 3)
 E, LOCAL = 6, 2
 
@@ -97,7 +97,7 @@ def written_or_aliased(launch: Launch, visited: set[int]) -> None:
 
 @dataclass
 class Exam:
-    """What a rung gets before the group sizes, what JAX's kernel; and numbers by ragged dots."""
+    """What a puzzle gets before the group sizes, what JAX's kernel; and numbers by ragged dots."""
 
     mine: list
     theirs: list
@@ -160,11 +160,11 @@ PUZZLES += [("local_experts", first) for first in range(0, E, LOCAL)]
 
 @sample.in_turn
 @pytest.mark.parametrize(
-    ("rung", "dtype"), sample.some(list(itertools.product(PUZZLES, ("float32", "bfloat16"))), 2)
+    ("puzzle", "dtype"), sample.some(list(itertools.product(PUZZLES, ("float32", "bfloat16"))), 2)
 )
-def test_numbers_and_work_are_those_of_ragged_dot_and_megablox(rung, dtype):
+def test_numbers_and_work_are_those_of_ragged_dot_and_megablox(puzzle, dtype):
     """On one chip of three, too. What nobody owns is zeros, where gmm leaves what it finds."""
-    (name, first), dtype = rung, getattr(jnp, dtype)
+    (name, first), dtype = puzzle, getattr(jnp, dtype)
     exam, solution, (bm, bk, bn) = exam_of(name, dtype, first), find(name).solution, TILING[name]
     options = dict(preferred_element_type=dtype, tiling=(bm, bk, bn), interpret=True)
     if name == "grouped_matmul_transposed":

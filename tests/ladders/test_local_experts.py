@@ -19,7 +19,7 @@ SETUP = "import jax.numpy as jnp, numpy as np\nfrom puzzles import check, find, 
 
 
 def cell_of(name: str, word: str) -> str:
-    """The code of the notebook's cell of a rung that holds a word."""
+    """The code of the notebook's cell of a puzzle that holds a word."""
     from puzzles import _regions, find
 
     cells = _regions.split_cells(find(name).text)

@@ -102,7 +102,7 @@ def test_bf16_is_summed_in_f32_and_rounded_once(name):
 
 
 # dtype, page, key heads, query heads a key head, head dim: the parameters of JAX's own
-# test_paged_attention that these rungs have.
+# test_paged_attention that these puzzles have.
 JAXS = list(itertools.product(("float32", "bfloat16"), (16, 32, 64), (1, 8), (1, 4, 8), (128, 256)))
 
 

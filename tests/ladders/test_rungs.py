@@ -1,4 +1,4 @@
-"""What every rung promises, on whatever JAX runs the tests."""
+"""What every puzzle promises, on whatever JAX runs the tests."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_solution_passes(puzzle: Puzzle) -> None:
 @pytest.mark.graduate
 @_each(sample.share(PUZZLES))
 def test_solution_compiles_for_a_tpu(puzzle: Puzzle, compiler: _compile.Compiler) -> None:
-    """Its first case for one, the rungs by turns; in `make graduate` all cases of all answers."""
+    """Its first case for one, the puzzles by turns; in `make graduate` all cases of all answers."""
     if puzzle.kernel:
         chips = _compile.supported_chips() if CHIPS is None else CHIPS
         others, some = puzzle.alternatives, puzzle
@@ -72,7 +72,7 @@ def test_solution_compiles_for_a_tpu(puzzle: Puzzle, compiler: _compile.Compiler
 
 
 def test_a_production_shape_that_does_not_compile_is_told(compiler: _compile.Compiler) -> None:
-    """A table of 2 MiB, where SMEM has 1; and a rung of f32, once a case of it is bf16."""
+    """A table of 2 MiB, where SMEM has 1; and a puzzle of f32, once a case of it is bf16."""
     summit, tiled = puzzles.find("gapless_attention"), puzzles.find("tiled_matmul")
 
     def long_texts() -> tuple:
@@ -107,9 +107,9 @@ def _decided_by(puzzle: Puzzle, change: puzzles.Mistake) -> str:
 
 
 def _kinds(pair: tuple[Puzzle, puzzles.Mistake]) -> dict[str, int]:
-    """Two mistakes of each rung and of each rule; one of a rung is known by its numbers."""
+    """Two mistakes of each puzzle and of each rule; one of a puzzle is known by its numbers."""
     puzzle, mistake = pair
-    wanted = {f"rung {puzzle.name}": 2, f"rule {_decided_by(puzzle, mistake)}": 2}
+    wanted = {f"puzzle {puzzle.name}": 2, f"rule {_decided_by(puzzle, mistake)}": 2}
     return wanted | ({f"numbers of {puzzle.name}": 1} if mistake.stage == "values" else {})
 
 

@@ -1,6 +1,6 @@
 """What this repository asks of its own prose, and the gate of nobody else's.
 
-An API name is explained before it is used, a rung that is named was met, a figure with a unit has
+An API name is explained before it is used, a puzzle that is named was met, a figure with a unit has
 its source in tests/facts, an annotation holds in every case.
 """
 
@@ -57,7 +57,7 @@ def climbed_before(name: str) -> Iterator[str]:
 
 
 def met(puzzle: Puzzle) -> Iterator[Puzzle]:
-    """The rungs that a reader has met before this one."""
+    """The puzzles that a reader has met before this one."""
     for name in (*climbed_before(puzzle.ladder), puzzle.ladder):
         for one in puzzles.ladder(name):
             if one.name == puzzle.name:
@@ -99,7 +99,7 @@ def api_names(text: str) -> dict[str, int]:
 
 
 def unexplained(puzzle: Puzzle) -> list[str]:
-    """API names in the rung's code that neither its prose nor what a reader has met mentions."""
+    """API names in the puzzle's code that neither its prose nor what a reader has met mentions."""
     fronts = [ladder_module(name) for name in (*climbed_before(puzzle.ladder), puzzle.ladder)]
     told = [text for f in fronts for text in (f.INTRO, *getattr(f, "PARTS", {}).values())]
     told += [prose(puzzle.text), *(prose(one.text) for one in met(puzzle))]
@@ -117,12 +117,12 @@ def test_an_api_name_is_explained_before_it_is_used(puzzle: Puzzle) -> None:
     assert unexplained(puzzle) == [], "say what these do, or do without them"
 
 
-# A rung that prose names was met
+# A puzzle that prose names was met
 
 
 @cache
 def code(puzzle: Puzzle) -> str:
-    """What is no prose in a rung's cells."""
+    """What is no prose in a puzzle's cells."""
     cells = _regions.split_cells(puzzle.text)
     return "\n".join(body for marker, body in cells if "[markdown]" not in marker)
 
@@ -139,9 +139,9 @@ def api() -> set[str]:
 
 
 def unmet(puzzle: Puzzle) -> Iterator[str]:
-    """Names in the prose that look like a rung's, and are none that the reader has met."""
+    """Names in the prose that look like a puzzle's, and are none that the reader has met."""
     before = [*met(puzzle), puzzle]
-    own = [fact for fact in facts(puzzle.ladder) if fact["rung"] == puzzle.name]
+    own = [fact for fact in facts(puzzle.ladder) if fact["puzzle"] == puzzle.name]
     known = api() | {one.name for one in before} | words(*map(code, before))
     known |= words(*(fact.get(key, "") for fact in own for key in ("says", "source")))
     for text in map(flat, (review.prose(puzzle.text), *puzzle.hints, puzzle.explain)):
@@ -178,7 +178,7 @@ def unsourced(texts: list[str], listed: list[str]) -> Iterator[str]:
 @pytest.mark.newest
 @each_rung
 def test_a_figure_with_a_unit_has_a_source(puzzle: Puzzle) -> None:
-    listed = [fact["says"] for fact in facts(puzzle.ladder) if fact["rung"] == puzzle.name]
+    listed = [fact["says"] for fact in facts(puzzle.ladder) if fact["puzzle"] == puzzle.name]
     texts = [review.prose(puzzle.text), *puzzle.hints, puzzle.explain]
     assert list(unsourced(texts, listed)) == [], "put these into tests/facts, each with its source"
 

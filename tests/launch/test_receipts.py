@@ -24,6 +24,6 @@ def test_every_receipt_on_record_is_of_a_rung():
 
 
 def test_another_launch_has_another_receipt():
-    rung = puzzles.find("row_sum")
-    other = dataclasses.replace(rung, solution=puzzles.find("ragged_row_sum").solution)
+    puzzle = puzzles.find("row_sum")
+    other = dataclasses.replace(puzzle, solution=puzzles.find("ragged_row_sum").solution)
     assert receipts.receipt(other) != RECORDED["row_sum"]

@@ -1,4 +1,4 @@
-"""Launches in NumPy: the numbers are JAX's, no rung falls back to JAX, and strict is strict."""
+"""Launches in NumPy: the numbers are JAX's, no puzzle falls back to JAX, and strict is strict."""
 
 from __future__ import annotations
 
