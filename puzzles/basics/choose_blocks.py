@@ -115,7 +115,7 @@ def accepts(blocks, M, K, N, vmem_bytes):
     for name, block, axis, size in zip(("bm", "bk", "bn"), blocks, "MKN", (M, K, N), strict=True):
         whole = isinstance(block, int | np.integer) and block > 0
         assert whole, f"{name} is {block!r}: it must be a positive int"
-        assert block % 128 == 0, f"{name} = {block} is no multiple of 128"
+        assert block % 128 == 0, f"{name} = {block} is not a multiple of 128"
         assert size % block == 0, f"{name} = {block} does not divide {axis} = {size}"
 
 

@@ -163,11 +163,12 @@ PUZZLE = Puzzle(
         for what in ("the product", "da", "db")
     ],
     hints=[
-        "Which of a, b and the result do the two gradients need? Look at the arguments of the last puzzle.",
+        "Which of a, b and the result do the two gradients need? Look at the arguments of the last "
+        "puzzle.",
         "forward returns two things, `(result, residuals)`; backward returns one gradient for each "
         "argument, in the order of the arguments.",
-        "Forward: the product, and a tuple of both operands. Backward: unpack them, and hand them with g "
-        "to the last puzzle's solution; return its pair.",
+        "Forward: the product, and a tuple of both operands. Backward: unpack them, and hand them "
+        "with g to the last puzzle's solution; return its pair.",
     ],
     explain="""The rule says what to save and how to come back; what `jax.grad` does around it is no
     different from any other function. Both operands are saved: each is needed for the other's

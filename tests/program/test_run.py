@@ -14,7 +14,7 @@ from puzzles._simulator import step_by_step
 
 def test_a_loop_that_does_not_end_is_told_and_never_handed_to_jax() -> None:
     traced = trace_call(lambda n: jax.lax.while_loop(lambda m: m >= n, lambda m: m + 1, n), 0)
-    with pytest.raises(LoopLimitError, match="stopped after 10,000 turns"):
+    with pytest.raises(LoopLimitError, match="stopped after 10,000 iterations"):
         step_by_step(traced)
 
 
