@@ -30,7 +30,7 @@ gc.set_threshold(50_000, 20, 50)
 
 # All tests of a puzzle compile the same programs, and a process compiles a program once; all tests
 # of test_devices.py read the output of the same subprocess with four devices.
-TOGETHER = re.compile(r"test_rungs\.py::.*?\[(\w+)|(test_devices\.py)")
+TOGETHER = re.compile(r"test_puzzles\.py::.*?\[(\w+)|(test_devices\.py)")
 
 
 @pytest.fixture(autouse=True)

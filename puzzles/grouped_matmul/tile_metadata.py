@@ -140,7 +140,7 @@ def _difference(mine, theirs):
 
 
 def _diagnosis(mine, *args):
-    """The mistake with these numbers, in words; puzzles with `accepts` get none from the checker."""
+    """The mistake with these numbers, in words: with `accepts`, the checker finds none."""
     for mistake in PUZZLE.mistakes:
         if mistake.stage == "values":
             wrong = mutate(PUZZLE, mistake)(*args)
