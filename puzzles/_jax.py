@@ -198,6 +198,11 @@ def retraced() -> Iterator[None]:
         yield
 
 
+def _read_by_a_line(kernel: Any) -> set[Var]:
+    """The variables that a line of the kernel itself reads."""
+    return {v for line in kernel.eqns for v in line.invars if isinstance(v, Var)}
+
+
 def _cut_as_the_output(interpret: Callable[..., Any]) -> Callable[..., Any]:
     """JAX's interpreter, for which an aliased input has the output's blocks if no line uses it.
 
@@ -209,7 +214,7 @@ def _cut_as_the_output(interpret: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(interpret)
     def interpreted(*args: Any, **params: Any) -> Any:
         kernel, grid = params["jaxpr"], params["grid_mapping"]
-        used = {v for one in kernel.eqns for v in one.invars if isinstance(v, Var)}
+        used = _read_by_a_line(kernel)
         blocks, read = list(grid.block_mappings), False
         for n, output in params["input_output_aliases"]:
             if kernel.invars[n] not in used:
