@@ -38,7 +38,6 @@ from puzzles._launch import (
     told,
     trace_call,
     waste,
-    with_kernels_launched,
 )
 from puzzles._program import UnreadableError, devices_called, for_gpus, kernel_calls, runs_in_python
 from puzzles._receipt import many_steps
@@ -102,10 +101,10 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
 def _traced(fn: Callable, args: tuple, chip: str) -> tuple[Traced, bool]:
     """The function's trace, and whether it took that JAX answers as on this chip."""
     try:
-        return with_kernels_launched(trace_call(fn, *args)), False
+        return trace_call(fn, *args), False
     except Exception:
         with contextlib.suppress(Exception), devices_called(CHIPS[chip].kind):
-            return with_kernels_launched(trace_call(fn, *args)), True
+            return trace_call(fn, *args), True
         raise
 
 

@@ -31,7 +31,6 @@ from puzzles._launch.finding import (
 from puzzles._launch.launch import Launch
 from puzzles._launch.log import ARITHMETIC, REDUCTIONS, TRANSCENDENTAL, Dot
 from puzzles._launch.operand import Operand, itemsize
-from puzzles._launch.pl_kernel import with_kernels_launched
 from puzzles._launch.slices import ranges_of, ranges_shown, taken
 from puzzles._launch.timelines import Timeline, copied, faults_of_copies, timeline
 from puzzles._launch.traces import (

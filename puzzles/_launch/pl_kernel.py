@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import jax
 from jax.experimental import pallas as pl
 
-from puzzles._jax import JaxprEqn
-from puzzles._launch.traces import Traced
-from puzzles._program import as_tpu, kernel_calls, rewritten
+from puzzles._jax import ClosedJaxpr, JaxprEqn
+from puzzles._program import as_tpu, equations, kernel_calls, rewritten
 
 _KIND = "mpmd_map"  # since JAX 0.10
 _MESH = "TensorCoreMesh"  # other meshes are for other kinds of cores
 
 
-def with_kernels_launched(traced: Traced) -> Traced:
+def with_kernels_launched(program: ClosedJaxpr) -> ClosedJaxpr:
     """Return the program with a `pallas_call` for each kernel of one function on a TensorCore."""
-    if _KIND not in traced.other_kernels:
-        return traced
-    return replace(traced, jaxpr=rewritten(traced.jaxpr, _launched))
+    names = {equation.primitive.name for equation in equations(program.jaxpr)}
+    return rewritten(program, _launched) if _KIND in names else program
 
 
 def _launched(equation: JaxprEqn) -> JaxprEqn:
@@ -46,6 +43,7 @@ def _launched(equation: JaxprEqn) -> JaxprEqn:
             scratch_shapes=[pl.MemoryRef(a.inner_aval, a.memory_space) for a in scratch],
             input_output_aliases=dict(p["input_output_aliases"]),
             compiler_params=p["compiler_params"],
+            interpret=p["interpret"],
             name=p["name"],
         )(*arguments)
 

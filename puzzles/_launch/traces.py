@@ -24,6 +24,7 @@ from puzzles._jax import (
 )
 from puzzles._launch.calls import LISTED, Call
 from puzzles._launch.launch import Launch
+from puzzles._launch.pl_kernel import with_kernels_launched
 from puzzles._program import (
     OTHER_KERNELS,
     Graph,
@@ -126,6 +127,8 @@ def is_traced(x: object) -> bool:
 def trace_call(fn: Callable, *args: object) -> Traced:
     """Trace `fn(*args)`. Whatever `fn` raises passes through.
 
+    A kernel of `pl.kernel` on one TensorCore becomes the `pallas_call` that JAX lowers it to.
+
     Arrays and `ShapeDtypeStruct`s among the leaves of `args` are traced, all other leaves are
     static. `fn` is wrapped afresh every time: JAX caches a trace by function, and a kernel that
     was defined again in another cell must not be answered from that cache.
@@ -154,7 +157,7 @@ def trace_call(fn: Callable, *args: object) -> Traced:
         # A trace remembers its mesh, and lowering for a TPU will ask for it.
         with as_tpu(), retraced(), unused_copies_untold():
             jaxpr, out = jax.make_jaxpr(call, return_shape=True)(*traced)
-            kept[key] = _expanded(jaxpr), out
+            kept[key] = with_kernels_launched(_expanded(jaxpr)), out
     jaxpr, out = kept[key]
     return Traced(jaxpr, traced, out)
 
