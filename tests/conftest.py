@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 import re
 from collections.abc import Iterator
@@ -31,12 +30,6 @@ gc.set_threshold(50_000, 20, 50)
 # All tests of a puzzle compile the same programs, and a process compiles a program once; all tests
 # of test_devices.py read the output of the same subprocess with four devices.
 TOGETHER = re.compile(r"test_puzzles\.py::.*?\[(\w+)|(test_devices\.py)")
-
-
-@pytest.fixture(autouse=True)
-def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a limit on time, verdicts do not depend on the load of the machine."""
-    monkeypatch.setattr("puzzles._judge.answer.PATIENCE", math.inf)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, cached_property
@@ -33,8 +32,10 @@ from puzzles._simulator import (
     step_by_step,
 )
 
-# Seconds to look for the cause of wrong numbers; after that, a verdict has only the place.
-PATIENCE = 2.0
+# Work to look for the cause of wrong numbers, in the unit of `Case.work`: about two seconds. After
+# that, a verdict has only the place. It is counted, because a limit of seconds would give another
+# verdict on a busy machine.
+PATIENCE = 400_000.0
 
 
 class Answer:
@@ -43,8 +44,8 @@ class Answer:
     seed: of the data of all cases and of the random case; None for seed 0 in the listed cases and a
     seed from the source of `fn` for the random case.
     thorough: run all listed cases in JAX's own interpreter.
-    compiler: also compile with this TPU compiler. patience: seconds to look for the cause of wrong
-    numbers; None for `PATIENCE`.
+    compiler: also compile with this TPU compiler. patience: the work to look for the cause of wrong
+    numbers, in the unit of `Case.work`; None for `PATIENCE`.
     """
 
     def __init__(
@@ -59,18 +60,18 @@ class Answer:
         self.puzzle, self.thorough, self.compiler = puzzle, thorough, compiler
         self.code = Code(puzzle, fn)
         self._patience = PATIENCE if patience is None else patience
-        self._end: float | None = None
+        self.gave_up = False  # a possible cause of wrong numbers was left untried
         self.ran: dict[str, str] = {}  # the checks that ran, for the receipt
         self.scale: Scale | None = None  # the costs at the production shape, once compared
         self.lowered: list[Any] = []  # the programs that Mosaic has lowered
         self._seed = seed
         self.on = cache(lambda case: Run(self, case))
 
-    def in_time(self) -> bool:
-        """True until `patience` seconds after the first call."""
-        if self._end is None:
-            self._end = time.monotonic() + self._patience
-        return time.monotonic() < self._end
+    def affords(self, case: Case) -> bool:
+        """Pay for one run of a variant on a case; False once `patience` is used up."""
+        self.gave_up = self.gave_up or self._patience <= 0
+        self._patience -= case.work
+        return not self.gave_up
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -12,14 +13,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import jaxpr_as_fun, unjitted
+from puzzles._jax import Jaxpr, jaxpr_as_fun, unjitted
 from puzzles._judge.numbers import Mismatch, compare, on_tpu
 from puzzles._launch import Traced, trace_call
-from puzzles._program import by_jax, over_axes, over_mesh
+from puzzles._program import by_jax, equations, kernel_calls, over_axes, over_mesh
 from puzzles._puzzle import Puzzle
 from puzzles._simulator import step_by_step
 
 _SEEDS = 1_000_000  # few digits to type
+_TRACING, _ELEMENTS = 1_000, 4_096  # see `Case.work`
+
+
+def _work_of_a_step(kernel: Jaxpr) -> float:
+    """The work of a kernel's equations, those of loops and branches once; see `Case.work`."""
+    return sum(
+        1 + sum(v.aval.size for v in equation.invars if hasattr(v.aval, "size")) / _ELEMENTS
+        for equation in equations(kernel)
+    )
 
 
 def execute(traced: Traced) -> list[np.ndarray]:
@@ -101,6 +111,21 @@ class Case:
     def reference(self) -> Traced:
         """The trace of the solution on this case."""
         return trace_call(self.judged(self.puzzle.solution), *self.args)
+
+    @cached_property
+    def work(self) -> float:
+        """The estimated work of running the reference in NumPy.
+
+        The unit is an equation of a grid step, or 4,096 elements of its operands. Building and
+        tracing a variant counts as 1,000 units.
+        """
+        if not self.puzzle.kernel:
+            return _TRACING
+        calls = kernel_calls(self.reference.jaxpr.jaxpr)
+        return _TRACING + sum(
+            math.prod(grid) * _work_of_a_step(call.params["jaxpr"])
+            for (_, grid), call in zip(self.reference.grids, calls, strict=False)
+        )
 
     @property
     def axes(self) -> dict[str, int]:

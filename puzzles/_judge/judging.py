@@ -78,7 +78,7 @@ PLAIN_QUESTIONS = (
 
 
 # Functions that explain wrong numbers, each with its part of the verdict: the first explanation of
-# a part counts. Cheap functions come first, and functions that run variants stop when time is up.
+# a part counts. Cheap functions come first; functions that run variants have a budget of work.
 # If a known mistake gives the same numbers, the rest is skipped.
 EXPLAINERS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
     ("picture", by_facts.map_of_blocks),
@@ -154,6 +154,8 @@ def _verdict_of(answer: Answer, run: Run | None, finding: Breach) -> Verdict:
         if run.case.fresh:
             seed = run.case.seed
             notes.append(sentence("drawn_for_your_code", puzzle=puzzle.name, seed=seed))
+    if answer.gave_up:
+        notes.append(sentence("gave_up"))
     if not answer.code.same_spec:
         notes.append(sentence("another_spec", spec=puzzle.spec.__name__))
     like = f" {parts['like']}" if "like" in parts else ""

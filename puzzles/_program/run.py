@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, is_key, jaxpr_as_fun
+from puzzles._program.blas import one_blas_thread
 from puzzles._program.interpreter import CONTROL, LoopLimitError, NumpyInterpreter, Observer, Values
 from puzzles._program.jaxprs import CALLS, PALLAS_CALL, part, visited, with_interpret
 
@@ -84,6 +85,7 @@ class ProgramInterpreter(NumpyInterpreter):
 ProgramInterpreter.meanings = CONTROL | {PALLAS_CALL: ProgramInterpreter._launches}
 
 
+@one_blas_thread()
 def run_program(
     closed: ClosedJaxpr, args: Sequence[Any], launch: Launcher, observer: Observer | None = None
 ) -> list[np.ndarray]:

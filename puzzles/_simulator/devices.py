@@ -26,6 +26,7 @@ from puzzles._program import (
     axes_around_kernels,
     equations,
     mesh_axes,
+    one_blas_thread,
     single,
 )
 from puzzles._rules import sentence
@@ -54,6 +55,7 @@ class DevicesRun(ProgramRun):
     operations: int = 0
 
 
+@one_blas_thread()
 def run_devices(
     traced: Traced,
     how: Semantics,

@@ -179,7 +179,7 @@ def not_finite(run: Run) -> str | None:
     traceable = run.puzzle.kernel or run.puzzle.jit
     if on_tpu() or not traceable or not math.isfinite(wrong.expected) or math.isfinite(wrong.got):
         return None
-    if not run.answer.in_time():
+    if not run.answer.affords(run.case):
         return None
     try:
         first = first_not_finite(run.traced)

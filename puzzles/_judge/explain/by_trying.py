@@ -1,4 +1,4 @@
-"""Explanations of wrong numbers by running variants of the answer, while there is time.
+"""Explanations of wrong numbers by running variants of the answer, within a budget of work.
 
 `mistake_on_record` looks for a known mistake with the same program or numbers; `line_exchanged`
 looks for a line that, replaced by the reference's, makes the numbers right.
@@ -7,6 +7,7 @@ looks for a line that, replaced by the reference's, makes the numbers right.
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
 
@@ -42,15 +43,27 @@ def mistake_on_record(run: Run) -> str | None:
     program = fingerprint(run.traced.jaxpr) if puzzle.kernel else None
     only_nan = _only_nan(run)
 
-    def is_it(mistake: Mistake) -> bool:
-        if cause is not None and cause[0] not in _faults_of(case, mistake):
-            return False
-        if program is not None and program == _program_of(case, mistake):
-            return _right_before(case, mistake)
-        return not (cause is not None and only_nan) and _same_values(run, mistake)
-
-    timely = (m for m in _likest_first(run) if run.answer.in_time())
-    mistake = next((m for m in timely if m.stage == "values" and is_it(m)), None)
+    mistakes = [
+        mistake
+        for mistake in _likest_first(run)
+        if mistake.stage == "values" and (cause is None or cause[0] in _faults_of(case, mistake))
+    ]
+    same_programs = (
+        mistake
+        for mistake in mistakes
+        if program is not None
+        and program == _program_of(case, mistake)
+        and _right_before(case, mistake)
+    )
+    same_numbers = (
+        mistake
+        for mistake in mistakes
+        if not (cause is not None and only_nan)
+        and run.answer.affords(case)
+        and _same_values(run, mistake)
+    )
+    # Programs of all mistakes before the numbers of any: several mistakes may give equal numbers.
+    mistake = next(itertools.chain(same_programs, same_numbers), None)
     if mistake is None:
         return None
     kind = "kernel" if puzzle.kernel else "function"
@@ -191,8 +204,8 @@ _EXCHANGED = {
 def line_exchanged(run: Run) -> str | None:
     """The learner's lines that, replaced by the reference's, make the numbers right, or None.
 
-    At most three lines in a row. Find-the-bug puzzles are left out, because this would give their
-    bug away.
+    At most three lines in a row; single lines are tried first. Find-the-bug puzzles are left out,
+    because this would give their bug away.
     """
     puzzle, code = run.puzzle, run.answer.code
     if on_tpu() or not puzzle.kernel or puzzle.starter is not None or not code.function:
@@ -200,12 +213,11 @@ def line_exchanged(run: Run) -> str | None:
     references = Code(puzzle, puzzle.solution).written
     for name, written in code.written.items():
         own, theirs = lines_of(written), lines_of(references[name])
-        matched = difflib.SequenceMatcher(None, own, theirs, autojunk=False)
-        for how, i, j, k, end in matched.get_opcodes():
-            if how == "equal" or not j or j - i > _LINES or not run.answer.in_time():
-                continue
+        for how, i, j, k, end in _exchanges(own, theirs):
             if len(own) < 2 + j - i:  # the whole function is not a useful place
                 continue
+            if not run.answer.affords(run.case):
+                return None
             text = "\n".join([*own[:i], *theirs[k:end], *own[j:]])
             if _right_as(run, name, text):
                 key = _EXCHANGED["append" if i == len(own) else how]
@@ -214,6 +226,22 @@ def line_exchanged(run: Run) -> str | None:
                 more = "line" if j - i == 2 else f"{j - i - 1} lines"
                 return sentence(key, line=line, more=more)
     return None
+
+
+def _exchanges(own: list[str], theirs: list[str]) -> list[tuple[str, int, int, int, int]]:
+    """The opcodes of `difflib` with which `own` comes closer to `theirs`, the shortest first.
+
+    A block of lines that is replaced by as many lines also gives an opcode for each line.
+    """
+    found = []
+    matched = difflib.SequenceMatcher(None, own, theirs, autojunk=False)
+    for how, i, j, k, end in matched.get_opcodes():
+        if how == "equal" or not j or j - i > _LINES:
+            continue
+        found.append((how, i, j, k, end))
+        if 1 < j - i == end - k:
+            found += [(how, i + n, i + n + 1, k + n, k + n + 1) for n in range(j - i)]
+    return sorted(found, key=lambda opcode: opcode[2] - opcode[1])
 
 
 def _right_as(run: Run, name: str, text: str) -> bool:
