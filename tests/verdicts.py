@@ -7,7 +7,6 @@ review the diff. Arguments are puzzles and ladders; without any, all of them.
 from __future__ import annotations
 
 import concurrent.futures
-import math
 import multiprocessing
 import re
 import sys
@@ -76,7 +75,7 @@ def blocks(puzzle: Puzzle) -> Iterator[str]:
     """The blocks of a puzzle, in the order of its record; the data are those of seed 0."""
     with keeping_traces():
         for change in (*puzzle.mistakes, *puzzle.alternatives):
-            verdict = judge(puzzle, variant(puzzle, change), seed=0, patience=math.inf)
+            verdict = judge(puzzle, variant(puzzle, change), seed=0)
             yield block(change, verdict)
 
 
