@@ -103,7 +103,7 @@ def test_pl_kernel_on_several_cores_is_named() -> None:
         pltpu.sync_copy(x_ref, o_ref)
 
     found = examine(lambda x: pl.kernel(body, X, mesh=mesh)(x), X)
-    assert "what `pl.kernel` makes" in found.unread
+    assert "It cannot read `pl.kernel` on several cores" in found.unread
 
 
 def test_an_unknown_chip_is_refused_and_so_is_none() -> None:

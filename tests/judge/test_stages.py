@@ -63,7 +63,7 @@ def test_the_other_front_door_is_named() -> None:
 
     verdict = judge(puzzles.find("add_ten"), add_ten)
     assert verdict.stage == "pallas"
-    assert "by `pl.kernel`, which cannot be judged here: launch the same body" in verdict.says
+    assert "which cannot be judged here: use one TensorCore, or `pl.pallas_call`" in verdict.says
 
 
 def judged(puzzle: str, *edits: tuple[str, str], seed: int | None = None) -> Verdict:
