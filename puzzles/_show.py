@@ -126,9 +126,9 @@ def sweep(
             if measured:
                 costs["time"] = seconds_words(_measured(chosen, args))
             if not number:  # so narrow that a phone has room for it
-                say(names + "".join(f"{name:>9}" for name in costs))
+                say(names + "".join(f" {name:>7}" for name in costs))
             values = "".join(f"{value:>{wide}}" for value in choice.values())
-            say(f"{values}{''.join(f'{cost:>9}' for cost in costs.values())}{marks}")
+            say(f"{values}{''.join(f' {cost:>7}' for cost in costs.values())}{marks}")
         receipt = f"time on a {chip}, by the receipt (nothing was measured)"
         say("time measured on this TPU" if measured else receipt)
 

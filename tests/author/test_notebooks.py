@@ -7,6 +7,7 @@ import subprocess
 import sys
 import types
 
+import jax
 import nbclient
 import nbformat
 import pytest
@@ -197,7 +198,10 @@ def test_run_all_on_a_fresh_notebook_reaches_the_end(name, learner, environment,
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     ).execute()
     said = {cell.id: _texts(cell) for cell in notebook.cells if cell.cell_type == "code"}
-    assert said["setup"] == ""
+    greeting = f"Pallas Puzzles {puzzles.__version__}. JAX {jax.__version__} "
+    assert said["setup"].startswith(greeting), said["setup"]
+    assert "solved. Next: " in said["setup"]
+    assert said["setup"].count("\n") <= 1
     checks = [c.id for c in notebook.cells if re.search(r"^check\(", c.source, re.MULTILINE)]
     assert len(checks) == len(ladder_module(name).PUZZLES)
     for cell in checks:
