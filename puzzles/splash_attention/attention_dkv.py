@@ -274,7 +274,7 @@ def attention_dkv_kernel(
 
 # %% tags=["author"]
 from puzzles import Puzzle
-from puzzles.splash_attention.attention_dq import audit, make_inputs
+from puzzles.splash_attention.attention_dq import audit, fresh, make_inputs
 from puzzles.splash_attention.attention_dq import scale as scale_of_dq
 from puzzles.splash_attention.causal_attention import dots
 
@@ -282,38 +282,6 @@ from puzzles.splash_attention.causal_attention import dots
 def scale(T=4096, S=5376):
     """Fewer queries than keys: the last columns are seen by nobody. The window is a rule."""
     return *scale_of_dq(T=T, S=S), lambda row, column: (column <= row) & (row - column < 1024)
-
-
-def fresh(r):
-    # mostly of the shapes of the cases, whose programs are compiled by now, and other documents
-    if r.integers(4):
-        return dict(
-            N=4,
-            K=2,
-            R=6,
-            S=1280,
-            H=16,
-            Hv=32,
-            bq=128,
-            bk=256,
-            masks=4,
-            segments=int(r.choice([3, 4])),
-        )
-    N, K = ((8, 4), (3, 3), (2, 1))[r.integers(3)]
-    return dict(
-        N=N,
-        K=K,
-        R=2,
-        S=384,
-        H=32,
-        Hv=16,
-        bq=256,
-        bk=128,
-        segments=int(r.choice([0, 2])),
-        cap=2.0,
-        bf16=True,
-        rule="prefix",
-    )
 
 
 PUZZLE = Puzzle(
