@@ -11,7 +11,7 @@ from itertools import groupby
 
 from puzzles._compile import CHIPS, Chip, budget, counted, price
 from puzzles._launch import NOTE, Finding, Launch, itemsize, told
-from puzzles._rules import sentence
+from puzzles._rules import plural, sentence
 
 _MANY = 64  # steps that move blocks: fewer are a practice shape
 _LARGER = 4  # times the elements of a block
@@ -133,7 +133,7 @@ def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
     once = (replace(launch, times=1),)
     often = "" if launch.times == 1 else f", {_times(launch)}: the rest is for one of them"
     rows = {
-        "grid": f"{launch.grid} = {launch.steps:,} step{'s' * (launch.steps != 1)}{often}",
+        "grid": f"{launch.grid} = {plural(launch.steps, 'step')}{often}",
         "HBM": moved(launch),
         "copies": _flight(launch),
         "stored": stored(launches),
@@ -244,7 +244,7 @@ def _data(launch: Launch) -> str:
             f"{count} branch{'es' * (count > 1)} on data or in too long a loop, counted as taken"
         )
     if count := launch.unknown_loops:
-        found.append(f"{count} loop{'s' * (count > 1)} of unknown length, counted once")
+        found.append(f"{plural(count, 'loop')} of unknown length, counted once")
     if count := sum(not copy.exact for copy in launch.copies):
         found.append(f"{count} cop{'ies' if count > 1 else 'y'} of unknown size, counted whole")
     return "; ".join(found)

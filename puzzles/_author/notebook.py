@@ -12,11 +12,10 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from puzzles._author import diagrams
 from puzzles._author.cells import markdown, puzzle_cells, setup_cell
-from puzzles._author.report import plural
 from puzzles._author.repository import ROOT, Repository, repository
 from puzzles._author.shapes import with_shapes
 from puzzles._ladders import ladder, ladder_module
-from puzzles._rules import PAGE, RECORD, rules_page, sentence
+from puzzles._rules import PAGE, RECORD, plural, rules_page, sentence
 
 _MARK = r"(?<=<!-- {}: written by `python -m puzzles build` -->\n).*?(?=<!-- end)"
 _TABLE, _COUNTS = (re.compile(_MARK.format(n), re.DOTALL) for n in ("ladders", "counts"))

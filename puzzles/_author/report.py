@@ -11,7 +11,7 @@ from puzzles import _regions
 from puzzles._author.repository import at_line
 from puzzles._ladders import folder_of, front_page, ladder_of
 from puzzles._record import RecordError
-from puzzles._rules import to_author
+from puzzles._rules import plural, to_author
 
 
 @dataclass
@@ -51,11 +51,6 @@ def total(reports: Sequence[Report], whole: int, undone: int, seconds: float) ->
 def problem(place: str, name: str, /, **facts: object) -> str:
     """A problem: its place, and the message to authors with this key."""
     return f"{place}: {to_author(name, **facts)}"
-
-
-def plural(count: int, noun: str) -> str:
-    """'1 puzzle', '2 puzzles'."""
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def raised(name: str, error: Exception) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from puzzles import _regions
-from puzzles._author.report import plural, problem
+from puzzles._author.report import problem
 from puzzles._author.repository import BuildError
 from puzzles._ladders import folder_of, front_page, ladder_module, ladders
 from puzzles._puzzle import Puzzle
+from puzzles._rules import plural
 
 UNDONE = "✎"  # marks a scaffold's comments: instructions to follow and delete
 _IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]*)\)")

@@ -11,8 +11,9 @@ import numpy as np
 from puzzles import _rules
 from puzzles._draw.data import Data
 from puzzles._draw.frames import Frames, each, faults, key, piece
-from puzzles._draw.palette import code, hatch, plural, px, rect, text, text_width, tuple_words
+from puzzles._draw.palette import code, hatch, px, rect, text, text_width, tuple_words
 from puzzles._launch import Timeline
+from puzzles._rules import plural
 
 Marked = dict[str, list[tuple[int, int, int]]]  # mark -> (row, first phase, end) of each bar
 
@@ -34,7 +35,7 @@ def summary(timeline: Timeline) -> str:
     if not timeline.moments:
         return timeline.unknown
     name = "nothing_overlaps" if computing else "no_work"
-    facts = dict(moments=plural(computing, "moment", "moments"), overlapped=overlapped)
+    facts = dict(moments=plural(computing, "moment"), overlapped=overlapped)
     words = _rules.sentence("copies_overlap" if overlapped else name, **facts)
     return f"{words} {timeline.unknown}".strip()
 

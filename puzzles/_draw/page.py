@@ -15,11 +15,11 @@ from puzzles._draw.data import Data, walk_data
 from puzzles._draw.frames import Frames, each, faults, key, piece, script, style
 from puzzles._draw.iterations import map_of, product_of
 from puzzles._draw.operand import list_panel, moving_panel, still_panel
-from puzzles._draw.palette import BLUE, cell, plural, rect, text, text_width
+from puzzles._draw.palette import BLUE, cell, rect, text, text_width
 from puzzles._draw.panel import views
 from puzzles._draw.words import summary, title, working
 from puzzles._launch import Launch
-from puzzles._rules import sentence
+from puzzles._rules import plural, sentence
 
 _HIGH, _LOW = 14.0, 4.0  # of bars in the strip
 _EACH = 22.0  # pixels from one square to the next: a number of three digits has room
@@ -49,7 +49,7 @@ def strip_page(launches: Sequence[Launch], moving: bool = False) -> str:
         else:
             drawn = piece("strip of steps", rows=_rows(data)[1])
         classes = "pz-mini pz-reveal" if moving else "pz-mini"
-        name = f"{launch.name}: {plural(launch.steps, 'step', 'steps')}"
+        name = f"{launch.name}: {plural(launch.steps, 'step')}"
         summary = piece("summary of a strip", name=html.escape(name), classes=classes, strip=drawn)
         pages.append(f"<details><summary>{summary}</summary>{_walk(data)}</details>")
     if not pages:
@@ -180,7 +180,7 @@ def _row(moves: Sequence[bool], high: str, low: str, late: int = 0) -> str:
 def _body(data: Data, frames: Frames) -> str:
     """The body's box, and its work in each step."""
     work = data["work"]
-    does = [plural(n, "dot", "dots") if data["unit"] else "computes" for n in work]
+    does = [plural(n, "dot") if data["unit"] else "computes" for n in work]
     does = [words if n else "does no arithmetic" for words, n in zip(does, work, strict=True)]
     core = frames.attributes(
         class_=each([f"pz-core pz-{'work' if n else 'skipped'}" for n in work])

@@ -142,11 +142,6 @@ def tuple_words(values: Any) -> str:
     return f"({entries},)" if len(values) == 1 else f"({entries})"
 
 
-def plural(count: int, singular: str, many: str) -> str:
-    """A count and its noun: "1 step", "6 steps"."""
-    return f"{count:,} {singular if count == 1 else many}"
-
-
 def document(
     width: float, height: float, body: str, title: str, description: str, rules: str = ""
 ) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from puzzles._draw.copies import copies_text
 from puzzles._draw.data import Data
-from puzzles._draw.palette import plural, tuple_words
+from puzzles._draw.palette import tuple_words
 from puzzles._receipt import amount
-from puzzles._rules import sentence
+from puzzles._rules import plural, sentence
 
 
 def walk_text(data: Data) -> str:
@@ -19,7 +19,7 @@ def walk_text(data: Data) -> str:
 def title(data: Data) -> str:
     """The kernel, its grid and its steps."""
     grid = f"grid {tuple_words(data['grid'])} = " if data["grid"] else "no grid: "
-    return f"{data['kernel']}: {grid}{plural(data['steps'], 'step', 'steps')}"
+    return f"{data['kernel']}: {grid}{plural(data['steps'], 'step')}"
 
 
 def summary(data: Data) -> list[str]:
@@ -36,7 +36,7 @@ def working(data: Data) -> str:
     """A sentence on the number of steps in which the body computes."""
     if data["busy"] is None:
         return "The body does no floating-point arithmetic"
-    steps = plural(data["steps"], "step", "steps")
+    steps = plural(data["steps"], "step")
     return f"The body computes in {data['bound']}{data['busy']:,} of {steps}"
 
 
@@ -53,7 +53,7 @@ def describe(operand: Data) -> tuple[str, str]:
 def _totals(operand: Data) -> str:
     times, size = operand["transfers"], amount(operand["bytes"])
     if operand["role"] == "input":
-        return f"{plural(times, 'fetch', 'fetches')}, {size}"
+        return f"{plural(times, 'fetch')}, {size}"
     if operand["role"] == "output":
         return f"written back {times:,}×, {size}"
     return still_words(operand)
@@ -66,7 +66,7 @@ def still_words(operand: Data) -> str:
     if operand["role"] == "any":
         ways = {way: operand[way] for way in ("from", "to") if operand[way][0]}
         copies = (
-            f"{plural(times, 'copy', 'copies')} {way} it, {amount(size)}"
+            f"{plural(times, 'copy')} {way} it, {amount(size)}"
             for way, (times, size) in ways.items()
         )
         return sentence("copied_by_hand" if ways else "left_in_hbm", copies=" and ".join(copies))

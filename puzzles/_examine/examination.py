@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from puzzles._draw import BLUE, FAINT, GREEN, GREY, VERMILLION, card, fold, paragraph, source
 from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch
 from puzzles._receipt import receipt_html, receipt_text
-from puzzles._rules import address
+from puzzles._rules import address, plural
 
 _MARKS = {ERROR: "✗", WARNING: "!", NOTE: "·"}
 _COUNTS = (
@@ -57,7 +57,7 @@ class Examination:
         if self.unread:
             return f"? {self.name}: it could not be read"
         counts = {s: sum(f.severity == s for f in self.findings) for s in SEVERITIES}
-        told = ", ".join(f"{n} {s}{'s' * (n != 1)}" for s, n in counts.items() if n)
+        told = ", ".join(plural(n, s) for s, n in counts.items() if n)
         without = f"; not looked at: {', '.join(self.unseen)}" if self.unseen else ""
         mark = _MARKS.get(self.worst, "?" if self.unseen else "✓")
         return f"{mark} {self.name}: {told or 'nothing found'}{without}"

@@ -23,7 +23,7 @@ from puzzles._receipt import (
     stored,
     time_words,
 )
-from puzzles._rules import RULES, address, sentence, title_of
+from puzzles._rules import RULES, address, plural, sentence, title_of
 
 _CHIP = CHIPS["v5e"]
 
@@ -111,7 +111,7 @@ def _receipt(answer: Answer) -> tuple[str | None, str | None]:
         details = f"{receipt_text(last.launches, title=last.label)}\n{sentence('no_kernel')}"
         return line(puzzle, last.label, Cost(last.launches, ())), details
     ran = (
-        f"values on {len(answer.runs)} case{'s' * (len(answer.runs) > 1)}",
+        f"values on {plural(len(answer.runs), 'case')}",
         "compiled on this TPU" if on_tpu() else answer.ran["values"],
         f"TPU simulator ({answer.ran['simulator']})",
         "Mosaic lowering",
@@ -144,7 +144,7 @@ def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
 
 def line(puzzle: Puzzle, label: str, cost: Cost, par: Cost | None = None) -> str:
     """The headline metric of the puzzle, and a bound: "At N=512: 6 steps; at least ..."."""
-    plainly = f"{cost.steps:,} step{'s' * (cost.steps != 1)}, {amount(cost.bytes)} moved"
+    plainly = f"{plural(cost.steps, 'step')}, {amount(cost.bytes)} moved"
     metric = _par(puzzle, cost, par or cost) or plainly
     return f"At {label}: {'; '.join(filter(None, (metric, time_words(cost.launches, _CHIP))))}."
 

@@ -15,7 +15,7 @@ from puzzles._launch.finding import WARNING, Finding, ints, line_of, told
 from puzzles._launch.launch import Launch
 from puzzles._launch.log import MOST
 from puzzles._launch.operand import Operand, first_seen, itemsize, row_keys, spread
-from puzzles._rules import sentence
+from puzzles._rules import plural, sentence
 
 PARALLEL = ("parallel", "core_parallel", "subcore_parallel")
 
@@ -133,7 +133,7 @@ def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
     elif 1 < stride <= index > count and not index % stride:
         why = "; an index map counts blocks, not elements"
     which = f"numbered 0 to {count - 1}" if count > 1 else "number 0"
-    facts |= dict(many=_many(count, unit), of=of, which=which, why=why)
+    facts |= dict(many=plural(count, unit), of=of, which=which, why=why)
     yield told("out-of-bounds", "block_outside", **facts)
 
 
@@ -166,7 +166,7 @@ def _gap(operand: Operand) -> tuple[str, tuple[int, ...]] | None:
         return None
     gaps = np.flatnonzero(visited != np.arange(len(visited)))
     block = ints(np.unravel_index(int(gaps[0]) if len(gaps) else len(visited), counts))
-    facts = dict(blocks=_many(total, "block"), are="is" if missing == 1 else "are", block=block)
+    facts = dict(blocks=plural(total, "block"), are="is" if missing == 1 else "are", block=block)
     return sentence("blocks_not_visited", name=operand.name, missing=missing, **facts), block
 
 
@@ -182,7 +182,7 @@ def _grid_faults(launch: Launch) -> Iterator[Finding]:
     if words is None:
         return
     if len(words) != len(launch.grid):
-        entries, rank = _many(len(words), "entry"), _many(len(launch.grid), "axis")
+        entries, rank = plural(len(words), "entry"), plural(len(launch.grid), "axis")
         facts = dict(grid=launch.grid, entries=entries, axes=rank)
         yield told("parallel", "words_for_axes", launch=name, **facts)
         return
@@ -233,11 +233,6 @@ def _read_too_late(launch: Launch) -> Iterator[Finding]:
 
 def _counts(operand: Operand) -> tuple[int, ...]:
     return tuple(-(-s // max(1, b)) for s, b in zip(operand.shape, operand.sizes, strict=True))
-
-
-def _many(count: int, noun: str) -> str:
-    plural = {"entry": "entries", "axis": "axes"}.get(noun, noun + "s")
-    return f"{count:,} {noun if count == 1 else plural}"
 
 
 def _misaligned(operand: Operand) -> Iterator[Finding]:

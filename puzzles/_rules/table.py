@@ -57,6 +57,14 @@ def sentence(name: str, /, **facts: object) -> str:
     return _read()["sentences"][name].format(**facts)
 
 
+_PLURALS = {"axis": "axes", "copy": "copies", "entry": "entries", "fetch": "fetches"}
+
+
+def plural(count: int, noun: str) -> str:
+    """A count and its noun: "1 step", "2,048 steps", "2 copies"."""
+    return f"{count:,} {noun if count == 1 else _PLURALS.get(noun, f'{noun}s')}"
+
+
 def to_author(name: str, /, **facts: object) -> str:
     """The message to authors with this key, with its facts filled in."""
     return _read()["to_author"][name].format(**facts)

@@ -148,11 +148,12 @@ class _Body(ProgramInterpreter):
         self.mesh.program.spent += self.mesh.program.most - device.fuel
         return results
 
-    def _axis_index(self, equation: JaxprEqn, _: _Values) -> _Values:
-        return [self.mesh.index(self.number, equation.params["axis_name"])]
+
+def _axis_index(on: _Body | _Device, equation: JaxprEqn, _: _Values) -> _Values:
+    return [on.mesh.index(on.number, equation.params["axis_name"])]
 
 
-_Body.meanings = ProgramInterpreter.meanings | {"axis_index": _Body._axis_index}
+_Body.meanings = ProgramInterpreter.meanings | {"axis_index": _axis_index}
 
 
 @lru_cache(maxsize=64)
@@ -622,9 +623,6 @@ class _Device(Machine):
     def _barrier(self, *_: Any) -> _Values:
         return [self.mesh.barrier(self.number, self.collective)]
 
-    def _axis_index(self, equation: JaxprEqn, _: _Values) -> _Values:
-        return [self.mesh.index(self.number, equation.params["axis_name"])]
-
     def _dot(self, equation: JaxprEqn, values: _Values) -> _Values:
         (contracted, _), _ = equation.params["dimension_numbers"]
         inner = math.prod(values[0].shape[axis] for axis in contracted)
@@ -634,7 +632,7 @@ class _Device(Machine):
 
 
 _Device.meanings = Machine.meanings | {
-    "axis_index": _Device._axis_index,
+    "axis_index": _axis_index,
     "get_barrier_semaphore": _Device._barrier,
     "dma_start": _Device._dma_start,
     "dma_wait": _Device._dma_wait,
