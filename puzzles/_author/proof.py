@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -38,7 +37,7 @@ def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEE
     except (_regions.RegionError, SyntaxError) as error:
         return to_author("cannot_be_made", who=who, error=error)
     for seed in seeds:
-        verdict = judge(puzzle, fn, seed=seed, patience=math.inf)
+        verdict = judge(puzzle, fn, seed=seed)
         if why := verdict_problem(puzzle, mistake, verdict, seed):
             return why
     return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import difflib
 import json
-import math
 import re
 import textwrap
 from dataclasses import replace
@@ -80,7 +79,7 @@ def find_answer(puzzle: Puzzle, name: str) -> Alternative:
 
 
 def _verdict(puzzle: Puzzle, change: Alternative) -> Verdict:
-    return judge(puzzle, variant(puzzle, change), patience=math.inf)
+    return judge(puzzle, variant(puzzle, change))
 
 
 def _code(text: str) -> str:

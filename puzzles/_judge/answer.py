@@ -96,10 +96,8 @@ class Run:
     @cached_property
     def traced(self) -> Traced:
         """The traced program."""
-        args, _ = (
-            self.case.args,
-            self.case.expected,
-        )  # outside `learners_code`: a fault here is the author's
+        args = self.case.args
+        _ = self.case.expected  # outside `learners_code`: an exception here is the author's fault
         with learners_code(self.label):
             return trace_call(self.case.judged(self.answer.code.runs), *args)
 
