@@ -10,14 +10,13 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
-from puzzles import _jax, _progress, _regions
+from puzzles import __version__, _jax, _progress, _regions
 from puzzles._compile import Compiler, CompilerMissingError
 from puzzles._draw import (
     BLUE,
@@ -118,12 +117,11 @@ def verdict_page(verdict: Verdict) -> str:
 
 def _ahead(name: str) -> str:
     """The ladder as a row of dots, and a link to the next puzzle."""
-    names = tuple(ladder_module(find(name).ladder).PUZZLES)
-    solved = [each in _progress.solved() for each in names]
-    here = names.index(name)
-    left = _left(names[here + 1 :] + names[:here])
+    names, solved = _siblings(name), _progress.solved()
+    left = _left_after(name)
     link = f" Next: {_link(left[0])}" if left else ""
-    return f'<div style="margin-top:6px">{track(solved, here)}{link}</div>'
+    dots = track([each in solved for each in names], names.index(name))
+    return f'<div style="margin-top:6px">{dots}{link}</div>'
 
 
 def _other_answers(name: str) -> str:
@@ -145,8 +143,8 @@ def _solution_of(text: str) -> str:
 
 def _milestone(name: str, first: bool) -> str:
     """A sentence if this pass is the first, or completes a part or a ladder; otherwise ""."""
-    module = ladder_module(find(name).ladder)
-    names, parts = tuple(module.PUZZLES), getattr(module, "PARTS", {})
+    module, names = ladder_module(find(name).ladder), _siblings(name)
+    parts = getattr(module, "PARTS", {})
     if not _left(names):
         return sentence("ladder_complete", count=len(names), title=module.TITLE)
     begins = [n for n, each in enumerate(names) if each in parts]
@@ -283,7 +281,7 @@ def welcome(ladder_name: str) -> None:
     tested = "" if _jax.is_newer_than_tried() else " (tested)"
     names = tuple(ladder_module(ladder_name).PUZZLES)
     left = _left(names)
-    title = f"Pallas Puzzles {metadata.version('pallas-puzzles')}"
+    title = f"Pallas Puzzles {__version__}"
     where = f"JAX {jax.__version__}{tested}, on {kind}."
     done = f"{ladder_name}: {len(names) - len(left)} of {len(names)} solved."
     text, link = (f" Next: {left[0]}.", f" Next: {_link(left[0])}.") if left else ("", "")
@@ -311,13 +309,26 @@ def progress() -> None:
 
 def _left(names: Sequence[str]) -> list[str]:
     """The puzzles that are not solved yet, in order."""
-    return [name for name in names if name not in _progress.solved()]
+    solved = _progress.solved()
+    return [name for name in names if name not in solved]
+
+
+def _left_after(name: str) -> list[str]:
+    """The puzzles of a puzzle's ladder that are left: those after it, then those before it."""
+    names = _siblings(name)
+    here = names.index(name)
+    return _left(names[here + 1 :] + names[:here])
+
+
+def _siblings(name: str) -> tuple[str, ...]:
+    """The puzzles of a puzzle's ladder, with itself, in order."""
+    return tuple(ladder_module(find(name).ladder).PUZZLES)
 
 
 def _link(name: str) -> str:
     """A link to a puzzle's heading in its notebook, by the id that JupyterLab gives to it."""
     puzzle = find(name)
-    number = tuple(ladder_module(puzzle.ladder).PUZZLES).index(name) + 1
+    number = _siblings(name).index(name) + 1
     heading = next((m[1] for m in re.finditer("^# ## (.+)$", puzzle.text, re.MULTILINE)), name)
     anchor = html.escape(f"{number}. {heading}".replace(" ", "-"), quote=True)
     return f'<a href="#{anchor}" style="color:inherit">{html.escape(name)}</a>'
@@ -329,13 +340,9 @@ def _bar(names: tuple[str, ...]) -> str:
 
 
 def _progress_line(name: str) -> str:
-    puzzle = find(name)
-    names = tuple(ladder_module(puzzle.ladder).PUZZLES)
-    here = names.index(name)
-    left = _left(names[here + 1 :] + names[:here])
+    left, bar = _left_after(name), _bar(_siblings(name))
     ahead = f"Next: {left[0]}." if left else "All of it is solved."
-    bar = _bar(names)
-    return f"{puzzle.ladder} {bar} {bar.count('■')}/{len(names)}. {ahead}"
+    return f"{find(name).ladder} {bar} {bar.count('■')}/{len(bar)}. {ahead}"
 
 
 def say(text: str) -> None:
