@@ -125,7 +125,7 @@ def test_scripts_and_ci_leave_no_file(
     assert list(notebook.iterdir()) == []
 
 
-def test_a_pass_names_the_next_rung_that_is_not_solved(
+def test_a_pass_names_the_next_puzzle_that_is_not_solved(
     notebook: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[str] = []

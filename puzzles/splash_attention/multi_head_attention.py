@@ -140,12 +140,12 @@ def multi_head_attention(
 import numpy as np
 
 from puzzles import Launch, Puzzle, array
-from puzzles.splash_attention import attention as first_rung
+from puzzles.splash_attention import attention as first_puzzle
 
 
 def make_inputs(key, N, K, T, S, H, large=False):
-    q, k, v = map(np.array, first_rung.make_inputs(key, N * T, K * S, H, large))
-    if first_rung.root(H) ** 2 != H:
+    q, k, v = map(np.array, first_puzzle.make_inputs(key, N * T, K * S, H, large))
+    if first_puzzle.root(H) ** 2 != H:
         q /= 64  # its scale is no power of 2: scores so small that bf16 may round them
     for n in (1, 3):  # every head drifts over its whole length, and jumps in the middle of it
         k[:, n] = np.tile(k[::K, n], K)

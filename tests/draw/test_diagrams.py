@@ -15,7 +15,7 @@ FILES = sorted((ROOT / "diagrams").glob("*/*.svg"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_diagram_can_be_read_by_everybody_and_stands_in_its_rung(path: Path) -> None:
+def test_a_diagram_can_be_read_by_everybody_and_stands_in_its_puzzle(path: Path) -> None:
     text = path.read_text("utf-8")
     root = ElementTree.fromstring(text)
     assert {"title", "desc"} <= {element.tag.split("}")[-1] for element in root}

@@ -149,7 +149,7 @@ def test_no_fact_is_listed_in_two_files() -> None:
     assert list(repeated([fact for path in LISTS for fact in facts(path)])) == []
 
 
-def test_every_rung_of_a_listed_ladder_has_a_fact() -> None:
+def test_every_puzzle_of_a_listed_ladder_has_a_fact() -> None:
     named = {fact["puzzle"] for path in LISTS for fact in facts(path)}
     without = [
         puzzle.name

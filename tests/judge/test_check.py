@@ -185,7 +185,7 @@ def test_a_pass_shows_receipt_lesson_and_progress(
 
 
 @pytest.mark.parametrize("puzzle", puzzles.ladder("basics")[:4], ids=lambda puzzle: puzzle.name)
-def test_a_pass_of_the_first_rungs_is_short_before_its_details(
+def test_a_pass_of_the_first_puzzles_is_short_before_its_details(
     puzzle: puzzles.Puzzle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     verdict = puzzles.check(puzzle.solution)
@@ -200,7 +200,7 @@ def test_a_pass_of_the_first_rungs_is_short_before_its_details(
     assert "VMEM" not in before
 
 
-def test_a_pass_says_nothing_of_what_the_first_rung_has_not_met() -> None:
+def test_a_pass_says_nothing_of_what_the_first_puzzle_has_not_met() -> None:
     said = str(puzzles.judge(puzzles.find("add_ten"), puzzles.find("add_ten").solution))
     for word in ("FLOP", "grid", "steps", "Mosaic", "simulator", "made outside"):
         assert word not in said, said

@@ -78,7 +78,7 @@ def test_on_a_tpu_the_shape_is_one_that_is_compiled_already(
     assert not np.array_equal(case.args[0], cases(ROW_SUM)[0].args[0])
 
 
-def test_plain_rungs_have_a_fresh_case_too() -> None:
+def test_plain_puzzles_have_a_fresh_case_too() -> None:
     def group_offsets(sizes):
         out = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(sizes)])
         return out if sizes.shape[0] in (5, 3, 144) else 0 * out

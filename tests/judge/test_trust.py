@@ -120,7 +120,7 @@ def test_a_shadowed_name_is_the_learners_error_and_heals(
 @pytest.mark.slow
 def test_cells_run_in_any_order_and_two_notebooks_share_a_kernel() -> None:
     """All cells of two ladders in one namespace, shuffled: every check passes, twice."""
-    puzzles = [*find_rungs("basics")[:4], *find_rungs("splash_attention")[:2]]
+    puzzles = [*find_puzzles("basics")[:4], *find_puzzles("splash_attention")[:2]]
     order = random.Random(20).sample(puzzles, len(puzzles))
     notebook = Notebook()
     for name in order:
@@ -131,7 +131,7 @@ def test_cells_run_in_any_order_and_two_notebooks_share_a_kernel() -> None:
     passes(notebook, order[0])
 
 
-def find_rungs(ladder: str) -> list[str]:
+def find_puzzles(ladder: str) -> list[str]:
     return [puzzle.name for puzzle in puzzles.ladder(ladder)]
 
 

@@ -123,7 +123,7 @@ def _weight(pair: tuple[Puzzle, puzzles.Mistake]) -> tuple[int, str]:
 COVERING = sample.covering(MISTAKES, _kinds, _weight)
 
 
-def test_the_sample_of_mistakes_covers_every_rung_and_every_rule() -> None:
+def test_the_sample_of_mistakes_covers_every_puzzle_and_every_rule() -> None:
     for kind, wanted in {kind: n for pair in MISTAKES for kind, n in _kinds(pair).items()}.items():
         there, taken = (sum(kind in _kinds(one) for one in some) for some in (MISTAKES, COVERING))
         assert taken >= min(wanted, there), kind
@@ -199,7 +199,7 @@ def test_texts_and_cases_are_complete(puzzle: Puzzle) -> None:
 @pytest.mark.newest
 @pytest.mark.graduate
 @every_fifth_puzzle
-def test_what_proves_a_rung_is_worth_something(puzzle: Puzzle) -> None:
+def test_what_proves_a_puzzle_is_worth_something(puzzle: Puzzle) -> None:
     with keeping_traces():
         assert list(soundness.soundness_problems(puzzle)) == []
 

@@ -36,7 +36,7 @@ from puzzles._launch import trace_call
 FACTS = Path(__file__).parents[1] / "facts"
 OURS = [name for name in ladders() if (FACTS / f"{name}.toml").exists()]
 PUZZLES = [puzzle for name in OURS for puzzle in puzzles.ladder(name)]
-each_rung = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
+each_puzzle = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
 prose = cache(review.prose)
 
 _API = re.compile(r"(pl|pltpu|jax\.lax|lax)\.")
@@ -112,7 +112,7 @@ def unexplained(puzzle: Puzzle) -> list[str]:
 
 
 @pytest.mark.newest
-@each_rung
+@each_puzzle
 def test_an_api_name_is_explained_before_it_is_used(puzzle: Puzzle) -> None:
     assert unexplained(puzzle) == [], "say what these do, or do without them"
 
@@ -156,8 +156,8 @@ def unmet(puzzle: Puzzle) -> Iterator[str]:
 
 
 @pytest.mark.newest
-@each_rung
-def test_a_rung_that_prose_names_was_met_or_comes_later(puzzle: Puzzle) -> None:
+@each_puzzle
+def test_a_puzzle_that_prose_names_was_met_or_comes_later(puzzle: Puzzle) -> None:
     assert list(unmet(puzzle)) == [], "mend these names, or say that they come later"
 
 
@@ -176,7 +176,7 @@ def unsourced(texts: list[str], listed: list[str]) -> Iterator[str]:
 
 
 @pytest.mark.newest
-@each_rung
+@each_puzzle
 def test_a_figure_with_a_unit_has_a_source(puzzle: Puzzle) -> None:
     listed = [fact["says"] for fact in facts(puzzle.ladder) if fact["puzzle"] == puzzle.name]
     texts = [review.prose(puzzle.text), *puzzle.hints, puzzle.explain]

@@ -19,7 +19,7 @@ def test_a_receipt_is_as_it_was(name):
     assert receipts.receipt(puzzles.find(name)) == RECORDED[name], "changed: `make receipts`"
 
 
-def test_every_receipt_on_record_is_of_a_rung():
+def test_every_receipt_on_record_is_of_a_puzzle():
     assert list(RECORDED) == [one.name for one in receipts.with_kernels()]
 
 

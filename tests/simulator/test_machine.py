@@ -50,7 +50,7 @@ def test_random_launches_give_what_jax_gives(theme: str) -> None:
 
 @pytest.mark.graduate
 @pytest.mark.parametrize("puzzle", sample.share(PUZZLES, 2), ids=lambda puzzle: puzzle.name)
-def test_no_rung_asks_jax(puzzle: Puzzle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_puzzle_asks_jax(puzzle: Puzzle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled, what steers its launches and lies between them included."""
     traced = cases(puzzle)[0].reference
     monkeypatch.setattr(run, "_compiled", None)
@@ -59,7 +59,7 @@ def test_no_rung_asks_jax(puzzle: Puzzle, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.graduate
 @pytest.mark.parametrize("puzzle", sample.share(PUZZLES, 12), ids=lambda puzzle: puzzle.name)
-def test_a_rung_gives_what_jax_gives(puzzle: Puzzle) -> None:
+def test_a_puzzle_gives_what_jax_gives(puzzle: Puzzle) -> None:
     traced = cases(puzzle)[0].reference
     wanted = interpreted(traced)
     for strict in (False, True):
