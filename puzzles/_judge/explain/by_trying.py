@@ -43,25 +43,15 @@ def mistake_on_record(run: Run) -> str | None:
     program = fingerprint(run.traced.jaxpr) if puzzle.kernel else None
     only_nan = _only_nan(run)
 
-    mistakes = [
-        mistake
-        for mistake in _likest_first(run)
-        if mistake.stage == "values" and (cause is None or cause[0] in _faults_of(case, mistake))
-    ]
+    likest = _likest_first(run)
+    mistakes = [m for m in likest if cause is None or cause[0] in _faults_of(case, m)]
     same_programs = (
-        mistake
-        for mistake in mistakes
-        if program is not None
-        and program == _program_of(case, mistake)
-        and _right_before(case, mistake)
+        m
+        for m in mistakes
+        if program is not None and program == _program_of(case, m) and _right_before(case, m)
     )
-    same_numbers = (
-        mistake
-        for mistake in mistakes
-        if not (cause is not None and only_nan)
-        and run.answer.affords(case)
-        and _same_values(run, mistake)
-    )
+    compared = [] if cause is not None and only_nan else mistakes
+    same_numbers = (m for m in compared if run.answer.affords(case) and _same_values(run, m))
     # Programs of all mistakes before the numbers of any: several mistakes may give equal numbers.
     mistake = next(itertools.chain(same_programs, same_numbers), None)
     if mistake is None:
@@ -72,7 +62,7 @@ def mistake_on_record(run: Run) -> str | None:
 
 
 def _likest_first(run: Run) -> list[Mistake]:
-    """The known mistakes, sorted by how few of their lines differ from the answer's."""
+    """The known mistakes in values, sorted by how few of their lines differ from the answer's."""
     own = {line.strip() for line in run.answer.code.text.splitlines()}
 
     def unlike(mistake: Mistake) -> int:
@@ -82,7 +72,7 @@ def _likest_first(run: Run) -> list[Mistake]:
             return len(own)
         return len(own ^ {line.strip() for line in text.splitlines()})
 
-    return sorted(run.puzzle.mistakes, key=unlike)
+    return sorted((m for m in run.puzzle.mistakes if m.stage == "values"), key=unlike)
 
 
 def _only_nan(run: Run) -> bool:
