@@ -32,6 +32,11 @@ gc.set_threshold(50_000, 20, 50)
 TOGETHER = re.compile(r"test_puzzles\.py::.*?\[(\w+)|(test_devices\.py)")
 
 
+@pytest.fixture(autouse=True)
+def nothing_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("puzzles._progress._solved", set())
+
+
 @pytest.fixture
 def no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make `examine` compile nothing."""

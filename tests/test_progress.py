@@ -16,7 +16,6 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """As in a notebook whose kernel has just started, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(_progress, "in_notebook", lambda: True)
-    monkeypatch.setattr(_progress, "_solved", set())
     return tmp_path
 
 

@@ -174,12 +174,8 @@ def test_a_pass_shows_receipt_lesson_and_progress(
     verdict = puzzles.check(notebook["vector_add"])
     text = _says(capsys)
     assert text.strip() == str(verdict)
-    for word in (
-        "✓ vector_add: solved",
-        "16,384 steps",
-        "bound by its steps",
-        "Next: add_reversed",
-    ):
+    words = "✓ vector_add: solved", "16,384 steps", "bound by its steps", "Next: add_reversed"
+    for word in words:
         assert word in text.partition("\n\n")[0], text
     assert "Mosaic" in text.partition("\n\n")[2]
 
