@@ -10,8 +10,6 @@ Importing this package starts no JAX backend.
 
 from __future__ import annotations
 
-__version__ = "0.3.0.dev0"
-
 from puzzles._check import check, checked, hint, on_devices, progress, solution, welcome
 from puzzles._compile import CHIPS
 from puzzles._examine import Examination, examine
@@ -24,6 +22,8 @@ from puzzles._program import pipelines_on_cpu
 from puzzles._puzzle import Puzzle, array, mutate, rng, vjp
 from puzzles._record import Alternative, Mistake, Record
 from puzzles._show import estimated_cycles, plot, receipt, show, sweep
+
+__version__ = "0.3.0.dev0"
 
 __all__ = [
     "CHIPS",

@@ -10,13 +10,14 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
-from puzzles import __version__, _jax, _progress, _regions
+from puzzles import _jax, _progress, _regions
 from puzzles._compile import Compiler, CompilerMissingError
 from puzzles._draw import (
     BLUE,
@@ -281,7 +282,7 @@ def welcome(ladder_name: str) -> None:
     tested = "" if _jax.is_newer_than_tried() else " (tested)"
     names = tuple(ladder_module(ladder_name).PUZZLES)
     left = _left(names)
-    title = f"Pallas Puzzles {__version__}"
+    title = f"Pallas Puzzles {metadata.version('pallas-puzzles')}"
     where = f"JAX {jax.__version__}{tested}, on {kind}."
     done = f"{ladder_name}: {len(names) - len(left)} of {len(names)} solved."
     text, link = (f" Next: {left[0]}.", f" Next: {_link(left[0])}.") if left else ("", "")
