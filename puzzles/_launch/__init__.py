@@ -13,7 +13,7 @@ from puzzles._launch.abstract_refs import memory_space
 from puzzles._launch.block_checks import faults, step_number
 from puzzles._launch.copies import Copy, by_pipeline
 from puzzles._launch.copies_in_flight import Flight, Flights, View
-from puzzles._launch.events import Event, Part, accessed
+from puzzles._launch.events import accessed
 from puzzles._launch.finding import (
     ERROR,
     NOTE,
@@ -28,6 +28,7 @@ from puzzles._launch.finding import (
     told,
     when,
 )
+from puzzles._launch.inner_pipelines import revisited_inside
 from puzzles._launch.launch import Launch
 from puzzles._launch.log import ARITHMETIC, REDUCTIONS, TRANSCENDENTAL, Dot
 from puzzles._launch.operand import Operand, itemsize

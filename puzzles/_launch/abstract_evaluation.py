@@ -232,8 +232,9 @@ class AbstractInterpreter(Interpreter):
             within, before = copies.get(key) or (tuple(self.within), 0)
             copies[key] = (within, before + here)
         (source, _), (target, _), _ = parts
-        self.touch([source], weight, False)
-        self.touch([target], weight, True)
+        if any(sizes):
+            self.touch([source], weight, False)
+            self.touch([target], weight, True)
         if isinstance(target, Cells | Ref):
             target.lost()
         self.happens("dma_start", equation, values, weight, sizes)
@@ -248,8 +249,9 @@ class AbstractInterpreter(Interpreter):
     def _load(self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path) -> Values:
         self.happens("get", equation, values, weight)
         ref, transforms, _, mask = accessed(equation, values)
-        self.touch([ref], weight, False)
         shape = equation.outvars[0].aval.shape
+        if math.prod(shape):
+            self.touch([ref], weight, False)
         if isinstance(ref, Cells) and mask is None and math.prod(shape) == 1:
             value = ref.load(transforms)  # over the grid: it gains axes of its own
             known = isinstance(value, np.ndarray)
@@ -270,7 +272,8 @@ class AbstractInterpreter(Interpreter):
         into, what = (math.prod(v.aval.shape) for v in equation.invars[:2])
         if equation.primitive.name == "addupdate":
             self.touch([ref], weight, False)
-        self.touch([ref], weight, True, whole=plain and into == what)
+        if what:
+            self.touch([ref], weight, True, whole=plain and into == what)
         if isinstance(ref, Cells | Ref) and plain:
             ref.store(transforms, stored, weight)
         elif isinstance(ref, Cells | Ref):

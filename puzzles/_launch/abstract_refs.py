@@ -186,7 +186,7 @@ class Ref:
     ) -> tuple[Any, ScalarRead | None]:
         """One element for every grid step of a weight's, and what is to be kept of this read."""
         rank = weight.ndim
-        if self.contents is None:
+        if self.contents is None or not self.contents.size:
             return (UNKNOWN if self.absent is None else self.absent()), None
         indices = getattr(transforms[0], "indices", None) if len(transforms) == 1 else None
         if indices is None and not transforms and math.prod(shape) == 1:

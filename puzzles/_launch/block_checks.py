@@ -27,12 +27,14 @@ def faults(launch: Launch) -> tuple[Finding, ...]:
     aliased = {o: launch.inputs[i].name for i, o in launch.aliases if i >= 0}
     aliased_to = {name: launch.outputs[o].name for o, name in aliased.items()}
     for operand in launch.inputs + launch.outputs:
+        if 0 in operand.shape:
+            continue
         if operand.piped:
             found += _out_of_bounds(launch, operand)
         if operand.space == "vmem":
             found += _misaligned(operand)
     for n, operand in enumerate(launch.outputs):
-        if not operand.piped:
+        if not operand.piped or 0 in operand.shape:
             continue
         found += _revisited(launch, operand, aliased.get(n))
         if n not in launch.around.unused:

@@ -43,7 +43,8 @@ class Place:
         shape = self.buffer.shape
         if self.ranges is None or len(self.ranges) != len(shape):
             return False
-        return any(a < 0 or b > n for (a, b, _), n in zip(self.ranges, shape, strict=True))
+        some = all(a < b for a, b, _ in self.ranges)  # a part of no elements is nowhere
+        return some and any(a < 0 or b > n for (a, b, _), n in zip(self.ranges, shape, strict=True))
 
     def meets(self, other: Place) -> bool:
         """Return True if two places certainly share an element."""
@@ -90,17 +91,22 @@ class Flights:
         self._ended: Flight | None = None  # the copy that the last wait ended
 
     def start(self, flight: Flight) -> None:
-        """Add a copy."""
-        self.flying.append(flight)
-        self.due[flight.semaphore] += flight.size
+        """Add a copy, unless it has no elements."""
+        if flight.size:
+            self.flying.append(flight)
+            self.due[flight.semaphore] += flight.size
 
     def wait(self, semaphore: Hashable, size: int) -> str:
         """Wait for `size` bytes. Return the key of a message if the wait never ends, else ""."""
+        self.landed = []
+        if not size:
+            return ""
         if self.due[semaphore] < size:
             return "copy_too_small" if self.due[semaphore] > 0 else "copy_never_started"
         self.due[semaphore] -= size
         self._waited[semaphore] += 1
-        self.landed = [] if self.due[semaphore] else self._on(semaphore)
+        if not self.due[semaphore]:
+            self.landed = self._on(semaphore)
         if self.landed:
             self._waited[semaphore] = 0
             self._ended = self.landed[-1]

@@ -41,7 +41,7 @@ def _range(index: Any) -> tuple[int, int, bool] | None:
         start, size = _number(index.start), _number(index.size)
         if start is None or size is None:
             return None
-        return start, start + (size - 1) * int(index.stride) + 1, False
+        return start, start + max(0, (size - 1) * int(index.stride) + 1), False
     if np.ndim(index):
         return None
     at = _number(index)
@@ -57,7 +57,7 @@ def overlap(one: Ranges | None, other: Ranges | None) -> bool:
     """Whether two parts of a buffer surely share an element; of what is not known, nobody says."""
     if one is None or other is None:
         return False
-    return all(a < d and c < b for (a, b, _), (c, d, _) in zip(one, other, strict=False))
+    return all(max(a, c) < min(b, d) for (a, b, _), (c, d, _) in zip(one, other, strict=False))
 
 
 def ranges_shown(ranges: Ranges | None, shape: Sequence[int]) -> str:
@@ -85,7 +85,7 @@ def taken(value: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
         for index, size in zip(place, value.shape, strict=True):
             first = index.start if isinstance(index, slice) else index
             last = index.stop if isinstance(index, slice) else index + 1
-            if first < 0 or last > size:
+            if first < last and (first < 0 or last > size):  # a part of no elements is nowhere
                 raise NotImplementedError("a slice beyond the edge of a ref")
         value = value[(*place, ...)]
     return value
@@ -95,4 +95,4 @@ def _place(index: Any) -> slice | int:
     if not hasattr(index, "stride"):
         return int(index)
     start, size, stride = int(index.start), int(index.size), int(index.stride)
-    return slice(start, start + (size - 1) * stride + 1, stride)
+    return slice(start, start + max(0, (size - 1) * stride + 1), stride)

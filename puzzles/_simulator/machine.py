@@ -124,7 +124,7 @@ class Machine(NumpyInterpreter):
         if any(any(map(any, operand.padding)) for operand in operands):
             raise UnsupportedError("the padding of a `pl.Element`")
         blocks = zip(x.shape, *(operand.sizes for operand in operands), strict=True)
-        sizes = tuple(max(-(-n // b) * b for b in sizes) for n, *sizes in blocks)
+        sizes = tuple(max(max(1, -(-n // max(1, b))) * b for b in sizes) for n, *sizes in blocks)
         whole = self.unwritten(sizes, x.dtype, ("nan", "padding"))
         whole[tuple(map(slice, x.shape))] = x
         return whole
@@ -304,7 +304,7 @@ class Machine(NumpyInterpreter):
     def _store(self, equation: JaxprEqn, values: Values) -> Values:
         ref, transforms, stored, mask = accessed(equation, values)
         view = self.part(equation, ref, transforms)
-        if not np.may_share_memory(view, ref):  # a copy, which the store would not change
+        if view.size and not np.may_share_memory(view, ref):  # a copy, not a view
             raise UnsupportedError("a store through a bitcast")
         self.touches(equation, "writes", view, ref, transforms)
         if self.trail is not None:
@@ -322,7 +322,7 @@ class Machine(NumpyInterpreter):
             raise UnsupportedError("a copy to another device")
         old, new = (self.end(equation, *part) for part in (source, target))
         alike = old.shape == new.shape and old.dtype == new.dtype
-        if not alike or not np.may_share_memory(new, target[0]):
+        if not alike or (new.size and not np.may_share_memory(new, target[0])):
             raise UnsupportedError("a copy between two forms")
         self.touches(equation, "reads", old, *source)
         self.touches(equation, "writes", new, *target)

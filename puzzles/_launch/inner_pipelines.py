@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from puzzles._launch import (
-    ERROR,
-    WARNING,
-    Event,
-    Finding,
-    Launch,
-    Part,
-    by_pipeline,
-    line_of,
-    ranges_of,
-    ranges_shown,
-    told,
-)
+from puzzles._launch.copies import by_pipeline
+from puzzles._launch.events import Event, Part
+from puzzles._launch.finding import ERROR, WARNING, Finding, line_of, told
+from puzzles._launch.launch import Launch
+from puzzles._launch.slices import ranges_of, ranges_shown
 from puzzles._program import FUEL
 
 
@@ -58,15 +50,15 @@ def _place(part: Part) -> Any:
     """A part of an array in HBM; None for any other, or where it is not known."""
     ref, transforms = part
     ranges = ranges_of(transforms)
-    return None if getattr(ref, "space", "") != "hbm" or ranges is None else (ref, ranges)
+    if getattr(ref, "space", "") != "hbm" or ranges is None or any(a >= b for a, b, _ in ranges):
+        return None
+    return ref, ranges
 
 
 def _finding(launch: Launch, event: Event, target: Part, reads: bool) -> Finding:
     ref, transforms = target
-    part = ranges_shown(ranges_of(transforms), ref.shape)
-    severity, words = (ERROR, "inner_block_read_again")
-    if not reads:
-        severity, words = (WARNING, "inner_block_written_again")
+    severity, how = (ERROR, "read") if reads else (WARNING, "written")
     line = line_of(event.equation.source_info) or launch.line
     where = dict(launch=launch.name, operand=ref.name, line=line)
-    return told("revisited", words, severity, part=part, **where)
+    where["part"] = ranges_shown(ranges_of(transforms), ref.shape)
+    return told("revisited", f"inner_block_{how}_again", severity, **where)
