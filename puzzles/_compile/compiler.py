@@ -44,6 +44,10 @@ def has_libtpu() -> bool:
     return importlib.util.find_spec("libtpu") is not None
 
 
+class NoAnswer(str):
+    """The reason why libtpu neither compiled a program nor refused it."""
+
+
 _supported: list[tuple[str, ...]] = []  # the chips that the first worker compiles for
 
 
@@ -118,12 +122,17 @@ class Compiler:
             return 0, f"the installed libtpu does not know {chip}: {INSTALL_LIBTPU}"
         if len(programs) > 1 and self._refusal(chip, *(request for _, request in programs)) is None:
             return None
-        answers = ((number, self._refusal(chip, request)) for number, request in programs)
-        return next(((number, why) for number, why in answers if why), None)
+        unanswered = None
+        for number, request in programs:
+            why = self._refusal(chip, request)
+            if why and not isinstance(why, NoAnswer):
+                return number, why
+            unanswered = unanswered or (why and (number, why))
+        return unanswered or None
 
     def _refusal(self, chip: str, *programs: dict[str, Any]) -> str | None:
         answer = self._ask(topology=CHIPS[chip].topology, programs=programs)
-        if isinstance(answer, str):
+        if isinstance(answer, NoAnswer):
             return answer
         if answer["text"] is not None:
             return messages.refusal(answer["text"], chip)
@@ -131,8 +140,8 @@ class Compiler:
             return "it compiled, but no kernel is left in it: is its result used?"
         return None
 
-    def _ask(self, **request: Any) -> dict[str, Any] | str:
-        """The worker's answer, or a message that says why there is none."""
+    def _ask(self, **request: Any) -> dict[str, Any] | NoAnswer:
+        """The worker's answer, or the reason why there is none."""
         worker = self._worker
         if worker is None or worker[0].poll() is not None:
             worker = self.start()
@@ -142,9 +151,9 @@ class Compiler:
             if pipe.poll(self._timeout):
                 return pipe.recv()
         except (EOFError, OSError):
-            return f"the TPU compiler crashed on this kernel{self._stop()}"
+            return NoAnswer(f"the TPU compiler crashed on this kernel{self._stop()}")
         self._stop()
-        return f"the TPU compiler gave no answer within {self._timeout:g} s"
+        return NoAnswer(f"the TPU compiler gave no answer within {self._timeout:g} s")
 
     def start(self) -> tuple[subprocess.Popen, Connection, IO[bytes]]:
         """Start the worker, or start it again; CompilerMissingError if there is none."""

@@ -96,7 +96,7 @@ def gist(text: str) -> str:
     """The first line of a message, without locations, codes and requests for bug reports."""
     for noise in (
         r"^(?:INTERNAL|INVALID_ARGUMENT|UNIMPLEMENTED|RESOURCE_EXHAUSTED): ",
-        r"Mosaic failed to compile TPU kernel: ",
+        r"Mosaic failed to compile TPU kernel(?: with MLIR module name .*?HLO name \S+)?: ",
         r"Pallas encountered .* error\.\s*Please file a bug at \S+ Error details: ",
         r"^\w*\s*(?:Verification failed|Invalid type):\s*",
         r"error: .*\)\): |loc\([^)]*\)",

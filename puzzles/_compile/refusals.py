@@ -10,7 +10,7 @@ import jax
 
 from puzzles._compile import columns, messages
 from puzzles._compile.chips import CHIPS, Chip
-from puzzles._compile.compiler import Compiler
+from puzzles._compile.compiler import Compiler, NoAnswer
 from puzzles._compile.messages import mebibytes
 from puzzles._launch import ERROR, Finding, Launch, Traced, as_function, told
 from puzzles._program import as_tpu
@@ -60,7 +60,8 @@ def compiled(
 ) -> Iterator[tuple[int, Finding]]:
     """Yield the number of the first program that a chip refuses, and the finding.
 
-    Chips that refuse one program for one reason share a finding.
+    Chips that refuse one program for one reason share a finding. Its kind is "unanswered" if libtpu
+    was too slow or died.
     """
     refusals: dict[tuple[int, str], list[str]] = {}
     for chip, answer in compiler.compile_all(list(traces), chips).items():
@@ -69,6 +70,8 @@ def compiled(
     for (number, why), refusing in sorted(refusals.items(), key=lambda refusal: refusal[0][0]):
         kind = "vmem" if "VMEM" in why else "smem" if "SMEM" in why else "compile"
         says = f"The compiler for {refusing[0]} refuses it: {why}"
+        if isinstance(why, NoAnswer):
+            kind, says = "unanswered", why
         yield number, Finding(kind, ERROR, says, chips=tuple(refusing))
 
 

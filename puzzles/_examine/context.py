@@ -60,15 +60,12 @@ def _examined(call: Callable, args: tuple, chips: tuple[str, ...], seed: int) ->
         forms = frozenset(kernels(trace_call(call, *args)))
     except Exception:  # examine says why
         return examine(call, *args, chips=chips, seed=seed)
-    numbers = tuple(_bytes(leaf) for leaf in jax.tree.leaves(args))
+    arrays = (leaf for leaf in jax.tree.leaves(args) if isinstance(leaf, jax.Array))
+    numbers = tuple(np.asarray(array).tobytes() for array in arrays)
     key = (forms, numbers, chips, seed)
     if key not in _known:
         _known[key] = examine(call, *args, chips=chips, seed=seed)
     return _known[key]
-
-
-def _bytes(leaf: object) -> Hashable:
-    return np.asarray(leaf).tobytes() if isinstance(leaf, jax.Array) else None
 
 
 @contextmanager

@@ -65,30 +65,26 @@ class Examination:
     def __str__(self) -> str:
         if self.unread:
             return f"{self.headline}\n  {self.unread}"
-        receipt = receipt_text(self.launches, self.chips[0], limits=True)
-        parts = [self.headline, *map(_text, self.findings), "", receipt]
-        scope = {"looked for": self.looked, "not for": self.not_looked, "ignored": self.ignored}
-        hang = "\n" + 12 * " "
-        parts += [f"{label:<11} {hang.join(lines)}" for label, lines in scope.items() if lines]
+        parts = [self.headline, *map(_text, self.findings), "", self._below()]
         if self.findings:
             parts.append(f"{'each kind':<11} {address('').rstrip('#')}")
         return "\n".join(parts)
 
     __repr__ = __str__
 
+    def _below(self) -> str:
+        """The receipt, and what was looked for and what not."""
+        scope = {"looked for": self.looked, "not for": self.not_looked, "ignored": self.ignored}
+        hang = "\n" + 12 * " "
+        lines = [f"{label:<11} {hang.join(each)}" for label, each in scope.items() if each]
+        return "\n".join([receipt_text(self.launches, self.chips[0], limits=True), *lines])
+
     def _repr_html_(self) -> str:
         """The examination as a card, for a notebook: findings first, the rest folded."""
         if self.unread:
             return card(GREY, self.headline, [paragraph(self.unread)])
-        parts = [_block(finding) for finding in self.findings]
-        parts.append(
-            fold("receipt", receipt_html(receipt_text(self.launches, self.chips[0], limits=True)))
-        )
-        scope = {"looked for": self.looked, "not for": self.not_looked, "ignored": self.ignored}
-        lines = [
-            paragraph(f"{label}: {line}", FAINT) for label, each in scope.items() for line in each
-        ]
-        parts.append(fold("what was looked for, and what was not", "".join(lines)))
+        below = fold("receipt, and what was looked for", receipt_html(self._below()))
+        parts = [*map(_block, self.findings), below]
         colour = {ERROR: VERMILLION, WARNING: BLUE}.get(self.worst, GREEN)
         return card(GREY if self.unseen and not self.findings else colour, self.headline, parts)
 
@@ -112,13 +108,11 @@ def _block(finding: Finding) -> str:
     """A finding as HTML: its place, the message, the remedy and the line."""
     remedy = paragraph(f"→ {finding.remedy}") if finding.remedy else ""
     line = source(finding.line) if finding.line else ""
-    link = (
-        f'<a href="{address(finding.kind)}" target="_blank" style="color:inherit">what it means</a>'
-    )
+    href = f'href="{address(finding.kind)}" target="_blank" style="color:inherit"'
     title = paragraph(f"{_MARKS[finding.severity]} {_where(finding)}", "font-weight:600")
     return (
         f'<div style="margin-top:10px">{title}{paragraph(finding.says)}{remedy}{line}'
-        f'<div style="{FAINT}">{link}</div></div>'
+        f'<div style="{FAINT}"><a {href}>what it means</a></div></div>'
     )
 
 

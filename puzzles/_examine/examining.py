@@ -21,7 +21,6 @@ from puzzles._compile import (
 )
 from puzzles._examine.examination import Examination
 from puzzles._examine.ignores import without_ignored
-from puzzles._examine.inner_pipelines import revisited_inside
 from puzzles._judge import equations_outside, message_of, unwrap
 from puzzles._launch import (
     ERROR,
@@ -35,11 +34,19 @@ from puzzles._launch import (
     line_of,
     nothing_launched,
     program_of,
+    revisited_inside,
     told,
     trace_call,
     waste,
 )
-from puzzles._program import UnreadableError, devices_called, for_gpus, kernel_calls, runs_in_python
+from puzzles._program import (
+    UnreadableError,
+    aimed_at,
+    devices_called,
+    for_gpus,
+    kernel_calls,
+    runs_in_python,
+)
 from puzzles._receipt import many_steps
 from puzzles._rules import sentence
 from puzzles._simulator import again_whole, on_mesh, sanitize, speaks
@@ -48,21 +55,24 @@ _NUMBERS = "wrong numbers: nobody said which are right"
 
 
 def examine(
-    fn: Callable, *args: object, chips: Sequence[str] = ("v5e",), seed: int = 0
-) -> Examination:
+    fn: Callable, *args: object, chips: Sequence[str] = ("v5e",), seed: int = 0,
+    compile_timeout: float = 120,
+) -> Examination:  # fmt: skip
     """What is wrong or doubtful in the launches of `fn(*args)`, without a reference and a TPU.
 
     fn: anything that can be called. args: arrays, or `jax.ShapeDtypeStruct`s, in whose place
     kernels run on data drawn from `seed` (zeros for integers); all else is static. chips: of v4,
-    v5e, v5p, v6e, 7x. Raises ValueError for another chip, and nothing for what `fn` does.
+    v5e, v5p, v6e, 7x. compile_timeout: seconds that libtpu has for each chip. Raises ValueError for
+    another chip, and nothing for what `fn` does.
     """
     if not chips or not CHIPS.keys() >= {*chips}:
         raise ValueError(f"chips are some of {', '.join(CHIPS)}, and not {', '.join(chips)!r}")
+    chip = CHIPS[chips[0]]
     under_way.append(fn)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), aimed_at(chip.kind, 1 + chip.megacore):
             warnings.simplefilter("ignore")
-            return without_ignored(_examined(fn, args, tuple(chips), seed))
+            return without_ignored(_examined(fn, args, tuple(chips), seed, compile_timeout))
     finally:
         under_way.pop()
 
@@ -70,10 +80,10 @@ def examine(
 under_way: list[Any] = []  # what is examined now: who notes launches leaves its out
 
 
-def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examination:
+def _examined(fn: Any, args: tuple, chips: tuple, seed: int, timeout: float) -> Examination:
     name = name_of(fn)
     try:
-        traced, asked = _traced(fn, args, chips[0])
+        traced = _traced(fn, args)
         if for_gpus(traced.jaxpr.jaxpr):
             return Examination(name, unread=sentence("for_gpus"))
         launches = traced.launches
@@ -84,27 +94,26 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
     if not launches:
         return Examination(name, unread=nothing_launched(traced))
     work = _Examination(traced, launches, chips)
-    if asked:
-        work.looked.append(f"all as on a {chips[0]}, which it is told where it asks for the device")
     work.maps()
     work.lowering()
     work.simulation(seed)
     work.memories()
-    work.compilation()
+    work.compilation(timeout)
     work.costs()
+    work.looked.append(f"traced for one {chips[0]}: JAX reports this TPU to the function")
     work.not_looked.append(_NUMBERS)
     said = (work.looked, work.not_looked, work.unseen)
     looked, not_looked, unseen = (tuple(dict.fromkeys(each)) for each in said)
     return Examination(name, work.findings, launches, looked, not_looked, chips, unseen=unseen)
 
 
-def _traced(fn: Callable, args: tuple, chip: str) -> tuple[Traced, bool]:
-    """The function's trace, and whether it took that JAX answers as on this chip."""
+def _traced(fn: Callable, args: tuple) -> Traced:
+    """The function's trace; if it raises, with JAX's devices called TPUs."""
     try:
-        return trace_call(fn, *args), False
+        return trace_call(fn, *args)
     except Exception:
-        with contextlib.suppress(Exception), devices_called(CHIPS[chip].kind):
-            return trace_call(fn, *args), True
+        with contextlib.suppress(Exception), devices_called():
+            return trace_call(fn, *args)
         raise
 
 
@@ -208,8 +217,8 @@ class _Examination:
     def explained(self, one: Finding) -> bool:
         """Whether the blocks already say why the numbers are not always the same."""
         cause = {"uninitialised": "never-written", "parallel": "parallel"}.get(one.kind)
-        known = [f for f in self.findings if f.kind == cause and f.operand]
-        return any(one.operand in (None, f.operand) for f in known)
+        known = [f.operand for f in self.findings if f.kind == cause and f.operand]
+        return bool(known) and one.operand in (None, *known)
 
     def memories(self) -> None:
         """VMEM and SMEM, by chip."""
@@ -217,7 +226,7 @@ class _Examination:
             self.add(room(launch, self.chips), n)
         self.looked.append(f"vmem, smem: for {', '.join(self.chips)}")
 
-    def compilation(self) -> None:
+    def compilation(self, timeout: float) -> None:
         """What libtpu refuses."""
         if not has_libtpu():
             self.not_looked.append(f"compile: libtpu is not installed: {INSTALL_LIBTPU}")
@@ -227,7 +236,7 @@ class _Examination:
         if not here:
             return
         try:
-            with Compiler() as compiler:
+            with Compiler(timeout) as compiler:
                 found = list(compiled(programs, compiler, self.chips))
         except CompilerMissingError as error:
             self.not_looked.append(f"compile: {error}")
@@ -240,16 +249,24 @@ class _Examination:
                 self.add(known_to_fit(estimate, fine), about[0])
         for number, one in found:
             launch = self.launches[here[number]]
-            self.add([replace(one, launch=launch.name, line=launch.line)], here[number])
-        self.looked.append(f"compile: libtpu, for {', '.join(self.chips)}")
+            if one.kind == "unanswered":
+                on = ", ".join(one.chips)
+                self.not_looked.append(f"compile: `{launch.name}` for {on}: {one.says}")
+                continue
+            empty = (each.name for each in launch.operands if 0 in each.shape)
+            operand = next(empty, None) if "no elements" in one.says else None
+            one = replace(one, launch=launch.name, line=launch.line, operand=operand)
+            self.add([one], here[number])
+        silent = {chip for _, one in found for chip in one.chips if one.kind == "unanswered"}
+        if answered := [chip for chip in self.chips if chip not in silent]:
+            self.looked.append(f"compile: libtpu, for {', '.join(answered)}")
 
     def costs(self) -> None:
         """What costs time, and is right all the same."""
         for n, launch in enumerate(self.launches):
             self.add(waste(launch), n)
             self.add(many_steps(launch, CHIPS[self.chips[0]]), n)
-        outside = equations_outside(self.traced)
-        if outside:
+        if outside := equations_outside(self.traced):
             names = ", ".join(dict.fromkeys(f"`{one.primitive.name}`" for one in outside[:4]))
             line = next(filter(None, (line_of(one.source_info) for one in outside)), None)
             words = "one_runs_outside" if len(outside) == 1 else "several_run_outside"

@@ -22,7 +22,7 @@ from puzzles._examine.targets import TargetError
 from puzzles._launch import ERROR, SEVERITIES
 
 FILE, TABLE = "pyproject.toml", "[tool.puzzles.examine]"
-_DEFAULTS = {"chips": ("v5e",), "seed": 0, "fail_on": ERROR}
+_DEFAULTS = {"chips": ("v5e",), "seed": 0, "fail_on": ERROR, "compile_timeout": 120}
 
 
 def command(given: argparse.Namespace) -> int:
@@ -61,7 +61,8 @@ def _report(target: list[str], given: argparse.Namespace, kept: dict[str, costs.
     name, (function, *arguments) = " ".join(target), target
     before = None if given.update_baseline else kept.get(name)
     file = str(given.baseline)
-    asked = Request(function, tuple(arguments), given.chips, given.seed, before, file)
+    settings = {name: getattr(given, name) for name in ("chips", "seed", "compile_timeout")}
+    asked = Request(function, tuple(arguments), settings, before, file)
     report = run_request(asked, given.timeout)
     if given.baseline and before is None and report.costs:
         kept[name] = report.costs
@@ -96,6 +97,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--baseline", metavar="FILE", type=Path, help="costs: written, and later compared")
     add("--update-baseline", action="store_true", help="write the costs anew")
     add("--timeout", type=float, metavar="SECONDS", help="for each target")
+    add("--compile-timeout", type=float, metavar="SECONDS", help="for libtpu and each chip; 120")
     add("--fail-on", choices=SEVERITIES, help="the mildest finding that exits with 1; error")
     add("--strict", action=argparse.BooleanOptionalAction, default=None,
         help="exit with 2 where something was not looked at")  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,15 +23,14 @@ DEVICES = 8  # of which a file may make a mesh
 
 @dataclass(frozen=True)
 class Request:
-    """A target as it is typed, with what steers its examination.
+    """A target as it is typed, with the settings of its examination.
 
     before: what its launches did cost, as the file called `kept` says.
     """
 
     target: str
     arguments: tuple[str, ...] = ()
-    chips: tuple[str, ...] = ("v5e",)
-    seed: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
     before: Costs | None = None
     kept: str = ""
 
@@ -111,7 +111,7 @@ def _answer(pipe: Connection, asked: Request) -> None:
 def looked_at(asked: Request) -> Reply:
     """What is seen of a target that is loaded and examined in this process."""
     fn, args = made(load(asked.target), [argument(text) for text in asked.arguments])
-    found = examine(fn, *args, chips=asked.chips, seed=asked.seed)
+    found = examine(fn, *args, **asked.settings)
     if asked.before is not None:
         more = dearer(found.launches, asked.before, asked.kept)
         found = without_ignored(replace(found, findings=(*more, *found.findings)))

@@ -57,8 +57,9 @@ def _place(part: Part) -> Any:
 
 def _finding(launch: Launch, event: Event, target: Part, reads: bool) -> Finding:
     ref, transforms = target
-    severity, how = (ERROR, "read") if reads else (WARNING, "written")
+    read, written = (ERROR, "inner_block_read_again"), (WARNING, "inner_block_written_again")
+    severity, words = read if reads else written
     line = line_of(event.equation.source_info) or launch.line
     where = dict(launch=launch.name, operand=ref.name, line=line)
     where["part"] = ranges_shown(ranges_of(transforms), ref.shape)
-    return told("revisited", f"inner_block_{how}_again", severity, **where)
+    return told("revisited", words, severity, **where)

@@ -63,4 +63,4 @@ from puzzles._program.run import (
     single,
 )
 from puzzles._program.scalar_rules import evaluate
-from puzzles._program.target import as_tpu, devices_called, pipelines_on_cpu
+from puzzles._program.target import aimed_at, as_tpu, devices_called, pipelines_on_cpu

@@ -237,7 +237,7 @@ def test_who_asks_for_the_device_is_answered_as_on_the_first_chip() -> None:
     for chip, grid in (("v5e", (4,)), ("v6e", (2,))):
         found = examine(fn, S((32, 128), f32), chips=(chip,))
         assert (found.findings, found.launches[0].grid) == ((), grid)
-        assert any(f"all as on a {chip}" in one for one in found.looked)
+        assert any(f"traced for one {chip}:" in one for one in found.looked)
     assert "KeyError" in examine(fn, S((32, 128), f32), chips=("v4",)).unread
     assert jax.devices() == before
 

@@ -1,0 +1,64 @@
+"""A function is traced for the chip that is asked for, wherever it asks JAX for its TPU."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from launched import call, copy_kernel
+from launches import mesh
+
+from puzzles import examine
+
+P = jax.sharding.PartitionSpec("x")
+ROWS = jax.ShapeDtypeStruct((64, 128), jnp.float32)
+VMEM = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "7x": 64}
+pytestmark = [
+    pytest.mark.usefixtures("no_libtpu"),
+    pytest.mark.skipif(not hasattr(pltpu, "get_tpu_info"), reason="JAX 0.7 describes no TPU"),
+]
+
+
+def by_vmem(x):
+    """A launch that asks for three quarters of the VMEM of its TPU."""
+    limit = pltpu.get_tpu_info().vmem_capacity_bytes // 4 * 3
+    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    params = pltpu.CompilerParams(vmem_limit_bytes=limit)
+    steps = (x.shape[0] // 8,)
+    return call(copy_kernel, x, steps, [spec], spec, compiler_params=params)(x)
+
+
+WAYS = {
+    "plain": by_vmem,
+    "jit": jax.jit(by_vmem),  # jit keeps a trace for each kind of device
+    "shard_map": jax.shard_map(by_vmem, mesh=mesh(), in_specs=P, out_specs=P, check_vma=False),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_launcher_gets_the_limits_of_the_chip_that_is_asked_for(way) -> None:
+    for chip, mebibytes in VMEM.items():
+        found = examine(WAYS[way], ROWS, chips=(chip, "v6e"))
+        asked = found.launches[0].vmem_limit_bytes
+        assert asked == mebibytes * 2**18 * 3
+        assert f"traced for one {chip}: JAX reports this TPU to the function" in found.looked
+    assert jax.default_backend() == "cpu"
+
+
+def test_sparse_cores_are_there_if_the_chip_has_them() -> None:
+    def fn(x):
+        info = pltpu.get_tpu_info()
+        rows = 8 if info.sparse_core is None else 16
+        spec = pl.BlockSpec((rows, 128), lambda i: (i, 0))
+        return call(copy_kernel, x, (64 // rows,), [spec], spec)(x)
+
+    grids = {chip: examine(fn, ROWS, chips=(chip,)).launches[0].grid for chip in VMEM}
+    assert grids == {"v4": (8,), "v5e": (8,), "v5p": (4,), "v6e": (4,), "7x": (4,)}
+
+
+def test_an_examination_leaves_other_traces_as_they_were() -> None:
+    before = examine(by_vmem, ROWS).launches[0].vmem_limit_bytes
+    examine(by_vmem, ROWS, chips=("7x",))
+    assert examine(by_vmem, ROWS).launches[0].vmem_limit_bytes == before

@@ -1,0 +1,65 @@
+"""What `examine` makes of libtpu's answers, and of a libtpu that does not answer."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from launched import call, copy_kernel
+
+from puzzles import examine
+from puzzles._compile import Compiler
+from puzzles._compile.compiler import NoAnswer
+from puzzles._examine.subprocesses import Reply
+
+TILE = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+pytestmark = pytest.mark.usefixtures("compiler")
+
+
+def gaps(found) -> list[str]:
+    """What was not looked at."""
+    assert (found.findings, found.code) == ((), 0)
+    assert not any(line.startswith("compile") for line in found.looked)
+    return [line for line in Reply.of("a target", found).gaps if line.startswith("compile")]
+
+
+def test_a_slow_compiler_refuses_nothing() -> None:
+    found = examine(call(copy_kernel, TILE), TILE, compile_timeout=1e-4)
+    says = "compile: `copy_kernel` for v5e: the TPU compiler gave no answer within 0.0001 s"
+    assert gaps(found) == [says]
+
+
+def test_a_compiler_that_dies_refuses_nothing(monkeypatch) -> None:
+    asks = Compiler._ask
+    monkeypatch.setattr(Compiler, "_ask", lambda self, **_: asks(self, abort=True))
+    found = examine(call(copy_kernel, TILE), TILE, chips=("v5e", "v6e"))
+    (says,) = gaps(found)
+    assert says.startswith("compile: `copy_kernel` for v5e, v6e: the TPU compiler crashed")
+
+
+def test_a_kernel_without_an_answer_hides_no_refusal_of_the_next(monkeypatch) -> None:
+    refusals = iter([NoAnswer("too slow"), NoAnswer("too slow"), "it is refused"])
+    monkeypatch.setattr(Compiler, "_refusal", lambda *_: next(refusals))
+
+    def both(x):
+        for name in ("first", "second"):
+            x = pl.pallas_call(copy_kernel, out_shape=TILE, name=name)(x)
+        return x
+
+    (one,) = examine(both, TILE).findings
+    assert (one.kind, one.severity, one.launch) == ("compile", "error", "second")
+
+
+def test_an_operand_without_elements_is_named() -> None:
+    def kernel(none, x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+
+    specs = [pl.BlockSpec(memory_space=one) for one in (pltpu.SMEM, pltpu.VMEM)]
+    found = examine(call(kernel, TILE, specs=specs), jnp.zeros((0,), jnp.int32), TILE)
+    (one,) = found.findings
+    assert (one.kind, one.operand) == ("compile", "none")
+    assert "has no elements" in one.says
+    assert "leave it out of the call" in one.says
+    assert "MLIR module" not in one.says
