@@ -18,7 +18,7 @@ from puzzles._jax import compile_quickly
 from puzzles._judge import Verdict, judge
 from puzzles._ladders import UnknownPuzzleError, find, ladder, ladders
 from puzzles._launch import Copy, Dot, Finding, Launch, Operand, trace
-from puzzles._program import pipelines_on_cpu
+from puzzles._program import kernels_on_old_jax, pipelines_on_cpu
 from puzzles._puzzle import Puzzle, array, mutate, rng, vjp
 from puzzles._record import Alternative, Mistake, Record
 from puzzles._show import estimated_cycles, plot, receipt, show, sweep
@@ -50,6 +50,7 @@ __all__ = [
     "find",
     "hint",
     "judge",
+    "kernels_on_old_jax",
     "ladder",
     "ladders",
     "mutate",

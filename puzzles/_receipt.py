@@ -117,7 +117,7 @@ def figures(launches: Sequence[Launch], chip: Chip) -> dict[str, str]:
     runs = [launch.times or 1 for launch in launches]
     moved, flops, steps = (
         sum(getattr(launch, name) * times for launch, times in zip(launches, runs, strict=True))
-        for name in ("hbm_bytes", "dot_flops", "steps")
+        for name in ("hbm_bytes", "dot_flops", "all_steps")
     )
     return {
         "VMEM": amount(max((launch.vmem_bytes for launch in launches), default=0)),
@@ -133,7 +133,8 @@ def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
     once = (replace(launch, times=1),)
     often = "" if launch.times == 1 else f", {_times(launch)}: the rest is for one of them"
     rows = {
-        "grid": f"{launch.grid} = {plural(launch.steps, 'step')}{often}",
+        "grid": f"{_grid(launch)}{often}",
+        "cores": _cores(launch, chip),
         "HBM": moved(launch),
         "copies": _flight(launch),
         "stored": stored(launches),
@@ -148,6 +149,28 @@ def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
         "before": _before(launch),
     }
     return "\n".join(f"{label:<6} {text}" for label, text in rows.items() if text)
+
+
+def _grid(launch: Launch) -> str:
+    """The steps of a launch, and of `emit_pipeline` in its kernel."""
+    inner = launch.pipeline_steps
+    pipeline = f"{plural(inner, 'step')} of a pipeline in the kernel" if inner else ""
+    if not launch.grid and pipeline:
+        return f"none, {pipeline}"
+    if launch.settings.cores > 1:
+        return f"none, {plural(launch.steps, 'core')}{pipeline and f', {pipeline}'}"
+    return f"{launch.grid} = {plural(launch.steps, 'step')}{pipeline and f', {pipeline}'}"
+
+
+def _cores(launch: Launch, chip: Chip) -> str:
+    """What each core of a mesh moves, and whose time is shown."""
+    if launch.settings.cores == 1:
+        return ""
+    ways = ((amount(read), amount(written)) for read, written in launch.bytes_by_core)
+    each = [f"read {read}, written {written}" for read, written in ways]
+    alike = [f"each: {each[0]}"] if len(set(each)) == 1 else map("{}: {}".format, range(99), each)
+    whose = "the time is the slower core's" if chip.megacore else f"{chip.name} has one per device"
+    return f"{'; '.join(alike)}; {whose}"
 
 
 def _flight(launch: Launch) -> str:
@@ -314,7 +337,7 @@ def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
             (
                 f"{number} {one.name}{often}",
                 str(one.grid),
-                f"{one.steps:,}",
+                f"{one.all_steps:,}",
                 bounded(one, "hbm_bytes_read", amount),
                 bounded(one, "hbm_bytes_written", amount),
                 f"{amount(one.vmem_bytes)} of {amount(budget(one, chip))}"

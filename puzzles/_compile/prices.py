@@ -66,7 +66,11 @@ def price(launches: Sequence[Launch], chip: Chip) -> Price:
         )
         for launch in sure
     ]
-    runs = [launch.times or 1 for launch in launches]
+    runs = [
+        (launch.times or 1)
+        * (launch.largest_share if chip.megacore and launch.settings.cores > 1 else 1)
+        for launch in launches
+    ]
     moved, flops, dots, slots, steps, waits = (
         sum(count * times for count, times in zip(column, runs, strict=True))
         for column in (zip(*counts, strict=True) if counts else ((),) * 6)

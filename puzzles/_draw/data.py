@@ -39,6 +39,8 @@ def walk_data(launch: Launch) -> Data:
         "kernel": launch.name,
         "grid": list(launch.grid),
         "steps": launch.steps,
+        "noun": "core" if launch.settings.cores > 1 else "step",
+        "pipeline": launch.pipeline_steps,
         "kept": len(at),
         "at": at.tolist(),
         "open": next((f["at"] for f in faulty if f["at"] is not None), 0),

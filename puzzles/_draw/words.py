@@ -19,7 +19,10 @@ def walk_text(data: Data) -> str:
 def title(data: Data) -> str:
     """The kernel, its grid and its steps."""
     grid = f"grid {tuple_words(data['grid'])} = " if data["grid"] else "no grid: "
-    return f"{data['kernel']}: {grid}{plural(data['steps'], 'step')}"
+    steps = f"{'' if data['noun'] == 'core' else grid}{plural(data['steps'], data['noun'])}"
+    inner = data["pipeline"]
+    pipeline = f", {plural(inner, 'step')} of a pipeline in the kernel" if inner else ""
+    return f"{data['kernel']}: {steps}{pipeline}"
 
 
 def summary(data: Data) -> list[str]:
@@ -36,8 +39,8 @@ def working(data: Data) -> str:
     """A sentence on the number of steps in which the body computes."""
     if data["busy"] is None:
         return "The body does no floating-point arithmetic"
-    steps = plural(data["steps"], "step")
-    return f"The body computes in {data['bound']}{data['busy']:,} of {steps}"
+    steps, where = plural(data["steps"], data["noun"]), "on" if data["noun"] == "core" else "in"
+    return f"The body computes {where} {data['bound']}{data['busy']:,} of {steps}"
 
 
 def describe(operand: Data) -> tuple[str, str]:

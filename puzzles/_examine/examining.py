@@ -163,7 +163,7 @@ class _Examination:
 
     def where_cores_share(self, one: Finding) -> Finding:
         """What two cores do to each other, told of the chips whose cores share a grid."""
-        if one.kind != "parallel" or one.severity != ERROR or one.operand is None:
+        if one.kind not in ("parallel", "race") or one.severity != ERROR or one.operand is None:
             return one
         if chips := tuple(chip for chip in self.chips if CHIPS[chip].megacore):
             return replace(one, chips=chips)

@@ -71,7 +71,7 @@ class Cost:
         """Launches; one in a loop of unknown length counts as infinitely many."""
         return sum(math.inf if one.times is None else one.times for one in self.launches)
 
-    steps = _sum(lambda one: one.steps)
+    steps = _sum(lambda one: one.all_steps)
     # Those without floating-point arithmetic that no block of a result needs.
     idle = _sum(lambda one: int(one.idle.sum()))
     with_dots = _sum(lambda one: int(multiplies(one).sum()))
@@ -97,7 +97,10 @@ class Cost:
         """The grids of the launches, where they are few."""
         if len(self.launches) > 3:
             return f"{len(self.launches)} launches"
-        return " and ".join(str(one.grid) for one in self.launches)
+        return " and ".join(
+            f"{one.steps} cores" if one.settings.cores > 1 else str(one.grid)
+            for one in self.launches
+        )
 
     @cached_property
     def arrays(self) -> int:

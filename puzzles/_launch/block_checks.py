@@ -11,10 +11,12 @@ import numpy as np
 
 from puzzles._jax import CUTS_TILES_OF_BYTES
 from puzzles._launch.accesses import begun_elsewhere
+from puzzles._launch.events import EVENTS
 from puzzles._launch.finding import WARNING, Finding, ints, line_of, told
 from puzzles._launch.launch import Launch
 from puzzles._launch.log import MOST
 from puzzles._launch.operand import Operand, first_seen, itemsize, row_keys, spread
+from puzzles._launch.slices import ranges_of
 from puzzles._rules import plural, sentence
 
 PARALLEL = ("parallel", "core_parallel", "subcore_parallel")
@@ -23,7 +25,7 @@ PARALLEL = ("parallel", "core_parallel", "subcore_parallel")
 def faults(launch: Launch) -> tuple[Finding, ...]:
     """Every fault of a launch, one per kind and operand: by first step, then those without one."""
     found = [*_grid_faults(launch), *_stray_reads(launch), *_written_inputs(launch)]
-    found += (*_lies(launch), *_second_core(launch))
+    found += (*_lies(launch), *_second_core(launch), *_written_by_two_cores(launch))
     aliased = {o: launch.inputs[i].name for i, o in launch.aliases if i >= 0}
     aliased_to = {name: launch.outputs[o].name for o, name in aliased.items()}
     for operand in launch.inputs + launch.outputs:
@@ -101,12 +103,50 @@ def _second_core(launch: Launch) -> Iterator[Finding]:
     begins = (store.weight[MOST] for store in stores)
     last = axis == len(launch.grid) - 1 and any(np.ptp(one, axis=axis).any() for one in begins)
     words = "begun_by_another_axis" if last else "begun_by_one_core"
+    if launch.settings.cores > 1:
+        words = "begun_by_one_of_the_cores"
     yield told("parallel", words, operand=name, step=launch.at(step), axis=axis)
 
 
+def _written_by_two_cores(launch: Launch) -> Iterator[Finding]:
+    """A part of an array in HBM that copies of two cores write, of a mesh or a parallel axis."""
+    axes = _shared_axes(launch)
+    for name, writes in _writes_to_hbm(launch).items() if axes else ():
+        steps, parts = np.array([n for n, _ in writes]), np.stack([part for _, part in writes])
+        cores = launch.program_ids[steps][:, axes]
+        for n, (low, high) in enumerate(parts):
+            shared = (parts[:n, 0] < high).all(axis=1) & (low < parts[:n, 1]).all(axis=1)
+            clash = np.flatnonzero(shared & (cores[:n] != cores[n]).any(axis=1))
+            if len(clash):
+                begin, end = max(low[0], parts[clash[0], 0, 0]), min(high[0], parts[clash[0], 1, 0])
+                before, step = map(launch.at, sorted(steps[[clash[0], n]]))
+                facts = dict(rows=f"{begin} to {end - 1}", before=before, step=step)
+                yield told("race", "written_by_two_cores", operand=name, **facts)
+                break
+
+
+def _writes_to_hbm(launch: Launch) -> dict[str, list[tuple[int, np.ndarray]]]:
+    """By array, the step of each copy to it, and the least and the first greater index it writes.
+
+    Only copies that certainly happen, to a part that is known.
+    """
+    starts = [event for event in launch.log.events if event.name == "dma_start"]
+    writes: dict[str, list[tuple[int, np.ndarray]]] = {}
+    for event in starts if len(starts) * launch.steps < EVENTS else ():
+        for step, ids in enumerate(launch.program_ids):
+            ref, transforms = event.parts(ids)[1]
+            ranges = ranges_of(transforms)
+            if event.times(ids)[1] and getattr(ref, "space", "") == "hbm" and ranges is not None:
+                ends = [*(r[:2] for r in ranges), *((0, n) for n in ref.shape[len(ranges) :])]
+                writes.setdefault(ref.name, []).append((step, np.array(ends).T))
+    return writes
+
+
 def _written_inputs(launch: Launch) -> Iterator[Finding]:
+    piped = {operand.name for operand in launch.inputs if operand.piped}
     for name in launch.log.written_inputs:
-        yield told("alias", "written_input", operand=name)
+        words = "written_input" if name in piped else "copied_over_an_input"
+        yield told("alias", words, operand=name)
 
 
 def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:

@@ -106,6 +106,7 @@ class Call:
             tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
             self.p["interpret"],
             unknown_params(self.p["compiler_params"]),
+            math.prod(grid) if self.mapping.grid_names else 1,
         )
         return Launch(
             name=self.name,

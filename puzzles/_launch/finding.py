@@ -21,7 +21,7 @@ SEVERITIES = (ERROR, WARNING, NOTE)
 KINDS = (
     "out-of-bounds", "never-written", "revisited", "uninitialised", "hazard", "alias",
     "misaligned", "promise", "vmem", "smem", "parallel", "outside", "lowering", "compile", "idle",
-    "steps", "refetch",
+    "steps", "refetch", "race",
 )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,6 +37,14 @@ class Settings:
     aliases: tuple[tuple[int, int], ...]  # (position in inputs, position in outputs)
     interpret: Any
     unknown: str | None  # the type of `compiler_params` if JAX has no such type
+    cores: int = 1  # of `pl.kernel`; if there are several, they are the steps of the grid
+
+
+class Core(tuple):
+    """The numbers of a core: messages name it in place of a grid step."""
+
+    def __str__(self) -> str:
+        return f"core {', '.join(map(str, self))}"
 
 
 @dataclass(frozen=True)
@@ -117,11 +124,36 @@ class Launch:
     def moving_steps(self) -> int:
         """Steps that move a block: of the grid, and of `emit_pipeline` inside the kernel."""
         piped = [o.fetched for o in (*self.inputs, *self.outputs) if o.piped]
-        inner: Counter[str] = Counter()
+        return int(np.any(piped, axis=0).sum() if piped else 0) + self.pipeline_steps
+
+    @cached_property
+    def pipeline_steps(self) -> int:
+        """Steps of `emit_pipeline` in the kernel that move a block."""
+        inner: dict[str, list[int]] = {}
         for copy in self.copies:
             if copy.by_pipeline:
-                inner[copy.source if copy.spaces[0] == "hbm" else copy.target] += copy.times
-        return int(np.any(piped, axis=0).sum() if piped else 0) + max(inner.values(), default=0)
+                array = copy.source if copy.spaces[0] == "hbm" else copy.target
+                inner.setdefault(array, []).append(copy.times)
+        # A long loop counts a copy in every step, though the first block is copied before it.
+        return max(map(sum if self.exact else max, inner.values()), default=0)
+
+    @property
+    def all_steps(self) -> int:
+        """Grid steps; without a grid, the steps of `emit_pipeline` in the kernel."""
+        return self.pipeline_steps or 1 if self.steps == self.settings.cores else self.steps
+
+    @cached_property
+    def bytes_by_core(self) -> np.ndarray:
+        """(cores, 2) bytes that each core of a mesh reads from HBM, and writes there."""
+        far = np.array([[space == "hbm" for space in copy.spaces] for copy in self.copies], int)
+        each = np.array([copy.bytes_each * copy.executed for copy in self.copies], np.int64)
+        return each.reshape(-1, self.steps).T @ far.reshape(-1, 2)
+
+    @property
+    def largest_share(self) -> float:
+        """The largest part of the bytes that one core moves."""
+        each = self.bytes_by_core.sum(axis=1)
+        return each.max() / each.sum() if each.any() else 1 / self.steps
 
     @cached_property
     def copies(self) -> tuple[Copy, ...]:
@@ -189,7 +221,8 @@ class Launch:
 
     def at(self, step: int) -> tuple[int, ...]:
         """The program ids of a step that is counted from 0."""
-        return tuple(int(n) for n in self.program_ids[step])
+        ids = (int(n) for n in self.program_ids[step])
+        return Core(ids) if self.settings.cores > 1 else tuple(ids)
 
     def rewritten(self, name: str | None) -> bool:
         """Whether an output's blocks are never read, and written whole whenever they are visited.

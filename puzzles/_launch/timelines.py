@@ -267,7 +267,7 @@ class _Follower:
     @property
     def at(self) -> tuple[int, ...] | None:
         """The grid step, where there is a grid."""
-        return tuple(self.ids) or None
+        return self.launch.at(self.step) if self.ids else None
 
     def moment(self, kind: str, text: str, slots: tuple[int, ...] = ()) -> None:
         """Add a moment, or go on with the last one: of the same kind, and nothing started since."""

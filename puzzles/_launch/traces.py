@@ -24,7 +24,7 @@ from puzzles._jax import (
 )
 from puzzles._launch.calls import LISTED, Call
 from puzzles._launch.launch import Launch
-from puzzles._launch.pl_kernel import with_kernels_launched
+from puzzles._launch.pl_kernel import as_written, with_kernels_launched
 from puzzles._program import (
     OTHER_KERNELS,
     Graph,
@@ -77,12 +77,10 @@ class Traced:
 
     @property
     def other_kernels(self) -> tuple[str, ...]:
-        """The primitives of kernels that are no `pallas_call`: those of `pl.kernel`."""
-        return tuple(
-            equation.primitive.name
-            for equation in equations(self.jaxpr.jaxpr)
-            if equation.primitive.name in OTHER_KERNELS
-        )
+        """The meshes of kernels that are not read: of `pl.kernel` on other cores, or of several."""
+        found = (e for e in equations(self.jaxpr.jaxpr) if e.primitive.name in OTHER_KERNELS)
+        meshes = (e.params.get("meshes") or (e.params["mesh"],) for e in found)
+        return tuple("` and a `".join(type(one).__name__ for one in each) for each in meshes)
 
 
 def program_of(call: JaxprEqn, launch: Launch | None = None) -> Traced:
@@ -127,7 +125,7 @@ def is_traced(x: object) -> bool:
 def trace_call(fn: Callable, *args: object) -> Traced:
     """Trace `fn(*args)`. Whatever `fn` raises passes through.
 
-    A kernel of `pl.kernel` on one TensorCore becomes the `pallas_call` that JAX lowers it to.
+    A kernel of `pl.kernel` on TensorCores becomes a `pallas_call`.
 
     Arrays and `ShapeDtypeStruct`s among the leaves of `args` are traced, all other leaves are
     static. `fn` is wrapped afresh every time: JAX caches a trace by function, and a kernel that
@@ -203,7 +201,7 @@ def keeping_traces() -> Iterator[None]:
 
 def as_function(traced: Traced) -> Callable[..., list]:
     """`traced` as a function of its leaves that returns the flat list of results, for a TPU."""
-    return jaxpr_as_fun(with_interpret(traced.jaxpr, False))
+    return jaxpr_as_fun(with_interpret(as_written(traced.jaxpr), False))
 
 
 def trace(fn: Callable, *args: object) -> tuple[Launch, ...]:

@@ -54,6 +54,7 @@ from puzzles._program.mapped import (
     over_mesh,
 )
 from puzzles._program.numpy_rules import bitcast, narrow
+from puzzles._program.old_jax import kernels_on_old_jax
 from puzzles._program.run import (
     ProgramInterpreter,
     by_jax,

@@ -194,14 +194,14 @@ def _modules(settings: Any) -> str:
 
 
 def with_interpret(closed: ClosedJaxpr, interpret: object) -> ClosedJaxpr:
-    """The program with `interpret` set on every `pallas_call`, nested calls included.
+    """The program with `interpret` set on every kernel's call, nested calls included.
 
     A launch that was written with `interpret=INTERPRET` can so be simulated, or compiled for a TPU,
     without a change to the learner's function.
     """
 
     def rule(equation: JaxprEqn) -> JaxprEqn:
-        if equation.primitive.name != PALLAS_CALL:
+        if around_kernels(equation):
             return equation
         return equation.replace(params={**equation.params, "interpret": interpret})
 

@@ -49,12 +49,18 @@ def instead(primitive: str) -> str | None:
 def fault(name: str, /, **facts: object) -> tuple[str, str]:
     """The message and the remedy for a fault of a launch, with its facts filled in."""
     words = _read()["faults"][name]
-    return words["says"].format(**facts), words["remedy"].format(**facts)
+    return _filled(words["says"], facts), words["remedy"].format(**facts)
 
 
 def sentence(name: str, /, **facts: object) -> str:
     """The sentence with this key, with its facts filled in."""
-    return _read()["sentences"][name].format(**facts)
+    return _filled(_read()["sentences"][name], facts)
+
+
+def _filled(text: str, facts: Mapping[str, object]) -> str:
+    """The text with its facts; the step of a kernel on several cores is the name of a core."""
+    filled = re.sub(r"\bat grid step core ", "on core ", text.format(**facts))
+    return re.sub(r"grid step core ", "core ", filled.replace("At grid step core ", "On core "))
 
 
 _PLURALS = {"axis": "axes", "copy": "copies", "entry": "entries", "fetch": "fetches"}

@@ -95,7 +95,8 @@ PUZZLE = Puzzle(
     scale=scale,
     slack={"bytes": 1.0},  # every element is needed once
     par=lambda launch: (
-        f"{counted(launch.inputs[1].transfers, 'block of y')} in {counted(launch.steps, 'step')}"
+        f"{counted(launch.inputs[1].transfers, 'block of y')} in "
+        f"{counted(launch.all_steps, 'step')}"
     ),
     hints=[
         "Which block of `y` does the first step need? And the last one, when there are n blocks?",

@@ -63,6 +63,15 @@ def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 # Newer versions of JAX have a second entry point, `pl.kernel`. Its Refs are in HBM, and the kernel
 # copies the parts that it needs. `pallas_call`, which we use here, makes the copies for you.
 #
+# ```python
+# def kernel(x_hbm, o_hbm, buffer):      # buffer is scratch in VMEM
+#     pltpu.sync_copy(x_hbm, buffer)
+#     ...                                # your line, on the buffer
+#     pltpu.sync_copy(buffer, o_hbm)
+# ```
+#
+# `check` accepts answers by either. Part IV of `pipelines` teaches `pl.kernel`, and two cores.
+#
 # </details>
 
 # %% tags=["author"]

@@ -107,7 +107,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=lambda launch: (
-        f"{launch.hbm_bytes_read / 2**20:.0f} MiB read in {counted(launch.steps, 'step')}"
+        f"{launch.hbm_bytes_read / 2**20:.0f} MiB read in {counted(launch.all_steps, 'step')}"
     ),
     hints=[
         "How many steps are there, if each multiplies one pair? And which pair does step b take?",

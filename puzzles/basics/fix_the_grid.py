@@ -99,7 +99,7 @@ PUZZLE = Puzzle(
     slack={"bytes": 1.0, "seconds": 10.0},  # x is needed once; blocks may be small
     par=lambda launch: (
         f"{counted(launch.outputs[0].transfers, 'block of maxima')} in "
-        f"{counted(launch.steps, 'step')}"
+        f"{counted(launch.all_steps, 'step')}"
     ),
     hints=[
         "List the output blocks of steps (0, 0), (0, 1), (1, 0), (1, 1). Does one come back after "

@@ -133,7 +133,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=lambda launch: (
-        f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {counted(launch.steps, 'step')}"
+        f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {counted(launch.all_steps, 'step')}"
     ),
     hints=[
         "Begin with the output: step (i, j, k) works on block (i, j). Which block of `a`, "

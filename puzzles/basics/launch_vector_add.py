@@ -82,7 +82,9 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # every block is needed once
-    par=lambda launch: f"{counted(launch.steps, 'step')}, {launch.hbm_bytes / 2**30:.2f} GiB moved",
+    par=lambda launch: (
+        f"{counted(launch.all_steps, 'step')}, {launch.hbm_bytes / 2**30:.2f} GiB moved"
+    ),
     hints=[
         "Start from the output: one step makes one block of bm × bn. How many does it take to "
         "cover each axis, the ragged last one included?",

@@ -128,7 +128,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=lambda launch: (
-        f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {counted(launch.steps, 'step')}"
+        f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {counted(launch.all_steps, 'step')}"
     ),
     hints=[
         "It is tiled_matmul, but two places decide the precision: what a dot returns, and when the "

@@ -97,7 +97,7 @@ PUZZLE = Puzzle(
     slack={"bytes": 1.0},  # x is needed once
     par=lambda launch: (
         f"{counted(launch.outputs[0].transfers, 'block of sums')} in "
-        f"{counted(launch.steps, 'step')}"
+        f"{counted(launch.all_steps, 'step')}"
     ),
     hints=[
         "It is row_sum, with a mask before the sum. Which elements of a block do not exist in "

@@ -111,7 +111,7 @@ PUZZLE = Puzzle(
     slack={"bytes": 1.0},  # x is needed once
     par=lambda launch: (
         f"{counted(launch.outputs[0].transfers, 'block of sums')} in "
-        f"{counted(launch.steps, 'step')}"
+        f"{counted(launch.all_steps, 'step')}"
     ),
     hints=[
         "What must hold before the first addition of each row of blocks? In which steps is that?",

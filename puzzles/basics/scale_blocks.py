@@ -95,7 +95,8 @@ PUZZLE = Puzzle(
     scale=scale,
     slack={"bytes": 1.0},  # every element is needed once
     par=lambda launch: (
-        f"{counted(launch.inputs[0].transfers, 'block of x')} in {counted(launch.steps, 'step')}"
+        f"{counted(launch.inputs[0].transfers, 'block of x')} in "
+        f"{counted(launch.all_steps, 'step')}"
     ),
     hints=[
         "How many blocks come before the row of blocks that you are in? How many before you in it?",

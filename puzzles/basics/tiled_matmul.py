@@ -114,7 +114,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=lambda launch: (
-        f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {counted(launch.steps, 'step')}"
+        f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {counted(launch.all_steps, 'step')}"
     ),
     hints=[
         "An output block is finished only at the last k. What has to happen once before the first "

@@ -105,7 +105,9 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # every element is needed once
-    par=lambda launch: f"{counted(launch.steps, 'step')}, {launch.hbm_bytes / 2**20:.0f} MiB moved",
+    par=lambda launch: (
+        f"{counted(launch.all_steps, 'step')}, {launch.hbm_bytes / 2**20:.0f} MiB moved"
+    ),
     hints=[
         "You do not need to know which block this is. The BlockSpecs have chosen it already.",
         "Read both input Refs with `[...]`; what you get has the shape of one block, (1024,).",

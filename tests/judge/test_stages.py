@@ -16,6 +16,7 @@ from learner import Notebook, edited, solved
 import puzzles
 from puzzles import Verdict
 from puzzles._judge import fresh_case, judge
+from puzzles._launch import nothing_launched, pl_kernel, trace_call
 
 ROW_SUM = puzzles.find("row_sum")
 
@@ -52,18 +53,32 @@ def test_a_jitted_partial_of_a_jitted_function_is_traced_anew() -> None:
     assert judge(ROW_SUM, notebook["row_sum"]).stage == "values"
 
 
-@pytest.mark.skipif(not hasattr(pl, "kernel"), reason="0.7 has no pl.kernel")
-def test_the_other_front_door_is_named() -> None:
+@pytest.mark.skipif(not hasattr(pltpu, "TensorCoreMesh"), reason="since JAX 0.11")
+def test_a_kernel_on_a_mesh_that_is_not_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def add_ten(x):
         def body(x_ref, o_ref):
             pltpu.sync_copy(x_ref, o_ref)
 
-        mesh = cores(2)
-        return pl.kernel(body, jax.ShapeDtypeStruct(x.shape, x.dtype), mesh=mesh)(x)
+        return pl.kernel(body, jax.ShapeDtypeStruct(x.shape, x.dtype), mesh=cores(2))(x)
 
+    monkeypatch.setattr(pl_kernel, "_MESH", "AnotherMesh")
     verdict = judge(puzzles.find("add_ten"), add_ten)
     assert verdict.stage == "pallas"
-    assert "which cannot be judged here: use one TensorCore, or `pl.pallas_call`" in verdict.says
+    assert "launches a kernel on a `TensorCoreMesh`" in verdict.says
+    x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+    assert "cannot read a kernel on a `TensorCoreMesh`" in nothing_launched(trace_call(add_ten, x))
+
+
+@pytest.mark.newest
+def test_a_kernel_for_sparse_cores_is_named() -> None:
+    from jax.experimental.pallas import tpu_sc
+
+    def add_ten(x):
+        mesh = tpu_sc.ScalarSubcoreMesh(axis_name="core", num_cores=2)
+        return pl.kernel(pltpu.sync_copy, x, mesh=mesh)(x)
+
+    verdict = judge(puzzles.find("add_ten"), add_ten)
+    assert "This is a kernel for SparseCores" in str(verdict)
 
 
 def judged(puzzle: str, *edits: tuple[str, str], seed: int | None = None) -> Verdict:

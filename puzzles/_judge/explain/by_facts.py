@@ -12,7 +12,8 @@ from puzzles._judge.accuracy import foreign, narrowings
 from puzzles._judge.answer import Run
 from puzzles._judge.numbers import number_words, on_tpu, tolerance_of
 from puzzles._judge.source import handed_out
-from puzzles._launch import Launch, Operand, faults, faults_of_copies
+from puzzles._launch import Launch, Operand, faults, faults_of_copies, itemsize
+from puzzles._receipt import amounts
 from puzzles._rules import sentence
 from puzzles._simulator import first_not_finite
 
@@ -80,7 +81,22 @@ def undone(run: Run) -> str | None:
     if (fact := _first_fact(run, "never_stored", "never_used")) is not None:
         return fact
     bad = (f for launch in _launches(run) for f in faults_of_copies(launch))
-    return next((f.says for f in bad if f.kind == "hazard"), None)
+    return next((f.says for f in bad if f.kind == "hazard"), None) or _copied_in_part(run)
+
+
+def _copied_in_part(run: Run) -> str | None:
+    """An array in HBM of which the kernel copies less than there is, and than the reference."""
+    usual = run.case.reference.launches if run.puzzle.kernel else ()
+    theirs = [o for launch in usual for o in (*launch.inputs, *launch.outputs)]
+    for launch in _launches(run):
+        for one in (*launch.inputs, *launch.outputs) if launch.exact else ():
+            size = math.prod(one.shape) * itemsize(one.dtype)
+            alike = (o.hbm_bytes for o in theirs if (o.shape, o.output) == (one.shape, one.output))
+            if not one.piped and 0 < one.hbm_bytes < min(size, max(alike, default=0)):
+                part, whole = amounts(one.hbm_bytes, size)
+                words = "copied_out_in_part" if one.output else "copied_in_part"
+                return sentence(words, name=one.name, part=part, whole=whole)
+    return None
 
 
 def _launches(run: Run) -> Sequence[Launch]:

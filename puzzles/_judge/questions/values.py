@@ -63,7 +63,7 @@ def same_numbers(run: Run) -> Breach | None:
         return None
     position, want, wrong = run.mismatch
     block_words = ""
-    if (place := run.place) is not None and place.launch.grid:
+    if (place := run.place) is not None and place.launch.grid and place.operand.piped:
         block, operand = place.block, place.operand
         holding = np.flatnonzero((operand.blocks == np.asarray(block)).all(axis=1))
         held = "held_last" if len(holding) else "held_by_none"
