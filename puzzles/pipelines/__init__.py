@@ -1,4 +1,8 @@
-"""From one copy by hand to paged attention: fifteen puzzles."""
+"""From one copy by hand to paged attention, and to two cores: twenty puzzles."""
+
+from puzzles import kernels_on_old_jax
+
+kernels_on_old_jax()
 
 ORDER = 4
 AFTER = ("basics",)
@@ -22,13 +26,19 @@ PUZZLES = (
     "paged_attention_dma",
     "paged_grouped_attention",
     "gapless_attention",
+    "scale_rows",
+    "kernel_add",
+    "chosen_blocks",
+    "halves",
+    "matmul_on_cores",
 )
 
 # Appended to the notebook's setup cell.
 SETUP = """
-from puzzles import pipelines_on_cpu
+from puzzles import kernels_on_old_jax, pipelines_on_cpu
 
 pipelines_on_cpu()  # lets `emit_pipeline` run without a TPU; on a TPU it does nothing
+kernels_on_old_jax()  # adds `pl.kernel` to a JAX before 0.11; on newer ones it does nothing
 """
 
 INTRO = """
@@ -53,4 +63,7 @@ The same plan, as a library function: grids inside kernels, with lengths that ar
     "gather_pages": """## Part III: serving
 
 Pages, a table that finds them, and attention over them.""",
+    "scale_rows": """## Part IV: cores
+
+The entry point of JAX's quickstart, `pl.kernel`: copies instead of blocks, and two cores.""",
 }

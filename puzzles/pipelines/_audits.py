@@ -64,3 +64,18 @@ def in_hbm(launch: Launch, blocks: bool = False) -> None:
         if one.portion != one.shape:
             how = "comes and goes in blocks by `pallas_call`, and not by the pipeline in the kernel"
         assert not one.piped, f"`{one.name}` {how}: let it stay in HBM, memory_space=pl.ANY"
+
+
+def divided(launch: Launch) -> None:
+    """Asserts that two cores share the bytes that the launch moves."""
+    cores = launch.settings.cores
+    assert cores == 2, (
+        f"the kernel runs on {cores} core{'s' * (cores > 1)}: give it a mesh of two, "
+        '`pltpu.TensorCoreMesh(axis_name="core", num_cores=2)`'
+    )
+    for way, moved in zip(("read", "written"), launch.bytes_by_core.T, strict=True):
+        one, other = sorted(map(int, moved))
+        assert 2 * one >= other, (
+            f"of the bytes that are {way}, one core moves {other:,} and the other {one:,}: give "
+            "each of them half of the work"
+        )

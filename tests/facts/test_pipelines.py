@@ -37,6 +37,7 @@ def random(*shape):
     return jnp.asarray(np.random.default_rng(0).normal(size=shape), f32)
 
 
+X = S((16, 128), f32)
 SLOT = pltpu.VMEM((16, 128), f32), pltpu.SemaphoreType.DMA
 
 
@@ -280,3 +281,14 @@ def test_smem_pads_rows_to_128_numbers(compiler):
     assert compiler.compile(flat, ["v5e"]) == {"v5e": None}  # half a MiB
     refused = compiler.compile(rows, ["v5e"])["v5e"]
     assert "an array in SMEM takes 2 MiB" in (refused or "")
+
+
+@pytest.mark.newest
+def test_a_mesh_without_a_number_of_cores_asks_the_device() -> None:
+    def twice(cores: dict) -> object:
+        mesh = pltpu.TensorCoreMesh(axis_name="core", **cores)
+        return jax.eval_shape(pl.kernel(pltpu.sync_copy, X, mesh=mesh), X)
+
+    assert twice({"num_cores": 1}).shape == X.shape
+    with pytest.raises(AttributeError):
+        twice({})
