@@ -76,8 +76,13 @@ def compiled(
 
 
 def known_to_fit(finding: Finding, chips: Sequence[str]) -> Iterator[Finding]:
-    """Yield `finding`, without the memory limits of `chips`, for which the program compiled."""
+    """Yield `finding`, without what the compiler contradicts: limits of `chips`, and layouts.
+
+    chips: those for which the program compiled; for a layout, at least one.
+    """
     left = tuple(chip for chip in finding.chips if chip not in chips)
+    if finding.kind == "misaligned" and finding.severity != ERROR and chips:
+        return
     if finding.kind not in ("vmem", "smem") or not finding.chips:
         yield finding
     elif left:

@@ -332,8 +332,8 @@ def _size(part: Part) -> int:
 
 
 def _semaphore(part: Part) -> Place:
-    place = _place(part)
-    if place.ranges is None:
+    place = _place(part)  # signals to a REGULAR semaphore are not followed
+    if place.ranges is None or "dma" not in str(place.buffer.dtype):
         raise _UnknownError("semaphore_unknown")
     return place
 

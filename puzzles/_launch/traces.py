@@ -20,6 +20,7 @@ from puzzles._jax import (
     hi_primitive,
     jaxpr_as_fun,
     retraced,
+    scan_counts,
     unused_copies_untold,
 )
 from puzzles._launch.calls import LISTED, Call
@@ -35,9 +36,12 @@ from puzzles._program import (
     kernel_calls,
     part,
     rewritten,
+    visited,
     with_interpret,
 )
 from puzzles._rules import sentence
+
+UNROLLED = 8  # iterations of a loop whose launches differ
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,9 @@ class Traced:
             if (steps := math.prod(grid)) > LISTED:
                 facts = dict(grid=grid, name=name, steps=steps, most=LISTED)
                 raise UnreadableError(sentence("too_large_to_list", **facts))
+        invars = (v for call in self._calls for v in call.node.equation.invars)
+        if any(hasattr(v.aval, "inner_aval") for v in invars):
+            raise UnreadableError(sentence("launched_on_refs"))
         return tuple(call.launch() for call in self._calls)
 
     @property
@@ -165,18 +172,36 @@ def _expanded(closed: ClosedJaxpr) -> ClosedJaxpr:
 
     From JAX 0.12 on `searchsorted` is such a primitive, and so are `einsum` and `nonzero`.
     """
-    each = equations(closed.jaxpr)
-    found = any(hi_primitive(one) is not None for one in each)
+    each = visited(closed.jaxpr)
+    found = any(hi_primitive(one) is not None or any(map(_steers, path)) for one, path in each)
     return rewritten(closed, _expansion) if found else closed
 
 
+def _steers(equation: JaxprEqn) -> bool:
+    """True for a short `scan` with prefetched scalars, as `vmap` makes of a batch of them."""
+    if equation.primitive.name != "scan" or equation.params["length"] > UNROLLED:
+        return False
+    calls = kernel_calls(equation.params["jaxpr"].jaxpr)
+    return any(call.params["grid_mapping"].num_index_operands for call in calls)
+
+
 def _expansion(equation: JaxprEqn) -> JaxprEqn:
-    primitive = hi_primitive(equation)
-    if primitive is None:
+    primitive, p = hi_primitive(equation), equation.params
+    if primitive is None and not _steers(equation):
         return equation
 
     def expand(*flat: Any) -> list[Any]:
-        return jax.tree.leaves(primitive.expand(*jax.tree.unflatten(primitive.in_tree, flat)))
+        if primitive is not None:
+            return jax.tree.leaves(primitive.expand(*jax.tree.unflatten(primitive.in_tree, flat)))
+        first, carries = scan_counts(p)
+        carry, body = flat[first:][:carries], jaxpr_as_fun(p["jaxpr"])
+        rows: list[Any] = []
+        for n in range(p["length"])[:: -1 if p["reverse"] else 1]:
+            given = (x[n] for x in flat[first + carries :])
+            out = body(*flat[:first], *carry, *given)
+            carry, rows = out[:carries], [*rows, out[carries:]]
+        columns = zip(*rows[:: -1 if p["reverse"] else 1], strict=True)
+        return [*carry, *map(jnp.stack, columns)]
 
     forms = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)
     (call,) = jax.make_jaxpr(jax.jit(expand))(*forms).eqns

@@ -30,7 +30,7 @@ from puzzles._program import (
     single,
 )
 from puzzles._rules import sentence
-from puzzles._simulator.machine import Machine
+from puzzles._simulator.machine import Machine, signals_of
 from puzzles._simulator.semantics import HazardError, ProgramRun, RunLog, Semantics, address, drawn
 from puzzles._simulator.turns import DeadlockError, Turns
 from puzzles._simulator.wire import HOP_SECONDS, V5E_SPEEDS, Clock, Speeds, Wire
@@ -576,10 +576,12 @@ class _Device(Machine):
         array = self.part(equation, *landing, "no_such_semaphore")
         array = array if there == me else self.of(other, *landing)
         told = [lands] if is_remote(equation) else [sends, lands]
-        self.arrives(there, array, landing, _Arrival(old.nbytes, clock, time, told))
+        count = signals_of(equation, old.nbytes)
+        self.arrives(there, array, landing, _Arrival(count, clock, time, told))
         if is_remote(equation):
             array = self.part(equation, *sending, "no_such_semaphore")
-            self.arrives(me, array, sending, _Arrival(old.nbytes, clock, time, [sends]))
+            count = signals_of(equation, old.nbytes, 3)
+            self.arrives(me, array, sending, _Arrival(count, clock, time, [sends]))
         if self.how is None or not self.how.late:
             copy.land()
         return []
@@ -587,7 +589,8 @@ class _Device(Machine):
     def _dma_wait(self, equation: JaxprEqn, values: _Values) -> _Values:
         _, target, (ref, transforms) = copy_parts(equation.params["tree"], values)
         array = self.part(equation, ref, transforms, "no_such_semaphore")
-        return self.takes(equation, array, ref, transforms, taken(*target).nbytes, "bytes")
+        size = signals_of(equation, taken(*target).nbytes)
+        return self.takes(equation, array, ref, transforms, size, "bytes")
 
     def takes(
         self, equation: JaxprEqn, array: np.ndarray, ref: Any, transforms: Any, count: int,

@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import JaxprEqn, copy_parts, is_key, is_remote, written_refs
+from puzzles._jax import JaxprEqn, copy_ends, copy_parts, is_key, is_remote, written_refs
 from puzzles._launch import (
     Flight,
     Flights,
@@ -331,19 +331,23 @@ class Machine(NumpyInterpreter):
         if self.how is not None:
             ends = self.view(old, *source), self.view(new, *target)
             at, line = self.semaphore(equation, *semaphore), text_of(equation.source_info)
-            self.flights.start(Flight(*ends, at, new.nbytes, line))
+            self.flights.start(Flight(*ends, at, signals_of(equation, new.nbytes), line))
         return []
 
     def _dma_wait(self, equation: JaxprEqn, values: Values) -> Values:
         _, target, semaphore = copy_parts(equation.params["tree"], values)
         if self.how is None:
             return []
-        at, size = self.semaphore(equation, *semaphore), self.end(equation, *target).nbytes
-        if endless := self.flights.wait(at, size):
-            self.wrong(equation, endless, wanted=size, due=self.flights.due[at])
-        for flight in self.flights.landed if self.how.late else ():
-            flight.target.array[...] = flight.source.array
+        size = signals_of(equation, self.end(equation, *target).nbytes)
+        self.waits_for(equation, self.semaphore(equation, *semaphore), size)
         return []
+
+    def waits_for(self, equation: JaxprEqn, at: int, count: int, words: str = "") -> None:
+        """Wait for a semaphore, and land the copies that this ends; `words`: if it never ends."""
+        if endless := self.flights.wait(at, count):
+            self.wrong(equation, words or endless, wanted=count, due=self.flights.due[at])
+        for flight in self.flights.landed if self.how is None or self.how.late else ():
+            flight.target.array[...] = flight.source.array
 
     def _signal(self, equation: JaxprEqn, values: Values) -> Values:
         ref, transforms, count, device, _ = equation.params["args_tree"].unflatten(values)
@@ -355,9 +359,7 @@ class Machine(NumpyInterpreter):
     def _wait(self, equation: JaxprEqn, values: Values) -> Values:
         ref, transforms, count, *_ = equation.params["args_tree"].unflatten(values)
         at = self.semaphore(equation, ref, transforms)
-        self.flights.due[at] -= int(count)
-        if self.how is None or self.flights.due[at] < 0:
-            self.wrong(equation, "semaphore_never_signalled")
+        self.waits_for(equation, at, int(count), "semaphore_never_signalled")
         return []
 
     def _nothing(self, equation: JaxprEqn, values: Values) -> Values:
@@ -381,6 +383,15 @@ class Machine(NumpyInterpreter):
         buffers = [self.unwritten(v.aval.shape, v.aval.dtype) for v in jaxpr.invars]
         self.buffers += buffers
         return self.run(jaxpr, values, buffers)
+
+
+def signals_of(equation: JaxprEqn, size: int, which: int = 2) -> int:
+    """What a copy of `size` bytes adds to its semaphore: 1 if that is a REGULAR semaphore.
+
+    which: the position of the semaphore among the ends of the copy.
+    """
+    parts, _ = copy_ends(equation.params["tree"], [v.aval for v in equation.invars])
+    return size if "dma" in str(parts[which][0].dtype) else min(size, 1)
 
 
 def _place(operand: Operand, starts: Sequence, step: int) -> tuple[Any, ...]:
