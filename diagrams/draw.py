@@ -21,6 +21,7 @@ from puzzles._draw import film
 sys.path.insert(0, str(Path(__file__).parent))
 
 from blocks import block_map
+from lanes import lanes
 from reel import reel
 from tables import classified, walks
 
@@ -459,6 +460,37 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "splash_attention/active_tiles": list_of_tiles,
     "splash_attention/splash_attention": over_tiles,
     "pipelines/double_buffered_sum": copied,
+    "collectives/right_permute": lanes(
+        "right_permute",
+        [_array(4, 1024, 256)],
+        "Every device sends to the next",
+        ("The last device sends to the first; nobody computes.", ""),
+    ),
+    "collectives/broadcast_ring": lanes(
+        "broadcast_ring",
+        [_array(4, 1024, 256)],
+        "Hand to hand",
+        ("Each device waits until the block has arrived, then sends it on.", ""),
+    ),
+    "collectives/ring_all_gather": lanes(
+        "ring_all_gather",
+        [_array(4, 1024, 256)],
+        "Three steps around a ring of four",
+        ("In each step every device sends what arrived in the step before.", ""),
+    ),
+    "collectives/bidirectional_all_gather": lanes(
+        "bidirectional_all_gather",
+        [_array(4, 1024, 256)],
+        "Both directions at once",
+        ("Half of each block goes down, the other half goes up: about half the time.", ""),
+    ),
+    "collectives/all_gather_matmul": lanes(
+        "all_gather_matmul",
+        [_array(4, 256, 1024), _array(4, 1024, 3072)],
+        "Multiply while it travels",
+        ("First the copy, then the product: one waits for the other.", "multiplies after the wait"),
+        ("The product of what is here, while the next rows are on their way.", ""),
+    ),
     "grouped_matmul/grouped_matmul": shared(
         "grouped_matmul",
         [_array(256, 128), _array(5, 128, 128), jnp.array([50, 0, 80, 30, 3], jnp.int32)],

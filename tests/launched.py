@@ -14,9 +14,10 @@ from jax.experimental.pallas import tpu as pltpu
 
 import puzzles
 from puzzles import Launch
+from puzzles._judge import on_chips
 from puzzles._launch import Traced, trace_call
-from puzzles._program import as_tpu, by_jax
-from puzzles._simulator import SimulationError, simulate
+from puzzles._program import as_tpu, by_jax, over_mesh
+from puzzles._simulator import SimulationError, Wire, simulate
 
 HBM = pl.BlockSpec(memory_space=pl.ANY)
 
@@ -102,3 +103,12 @@ def mistaken(name: str, mistake: str) -> Callable:
     """A puzzle's solution with a mistake on record."""
     puzzle = puzzles.find(name)
     return puzzles.mutate(puzzle, puzzle.mistake(mistake))
+
+
+@functools.cache
+def wire_of(name: str, devices: int, **dims: int) -> Wire:
+    """The traffic of a puzzle's reference on a ring, timed as on v5e; without dims, of case 0."""
+    puzzle = puzzles.find(name)
+    args = puzzle.drawn({**puzzle.cases[0], **dims, "x": devices}, 0, 0)
+    judged = puzzle.judged(puzzle.solution, {"x": devices}, over_mesh)
+    return on_chips(trace_call(judged, *args), "v5e").wire

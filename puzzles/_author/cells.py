@@ -6,6 +6,7 @@ import inspect
 import keyword
 import re
 import symtable
+import sys
 from collections.abc import Iterator
 from importlib.resources import files
 from types import ModuleType
@@ -114,11 +115,9 @@ def plain(source: str) -> str:
 
 
 def _check_names(puzzle: Puzzle, header: str) -> None:
-    """Raise BuildError for a name that is bound only before the first cell.
-
-    These lines do not reach a notebook.
-    """
-    setup = plain(SETUP.format(installed="True", install="", first=""))
+    """Raise BuildError for a name that is bound only in lines that do not reach a notebook."""
+    own = getattr(sys.modules.get(puzzle.module.rpartition(".")[0]), "SETUP", "")
+    setup = plain(SETUP.format(installed="True", install="", first="") + own)
     there = _bound(f"{setup}\n{puzzle.text.removeprefix(header)}")
     if lacking := sorted(_bound(header) - there):
         place = puzzle.place(lacking[0], author=False)

@@ -97,9 +97,9 @@ def on_mesh(traced: Traced) -> dict[str, int]:
 
 
 def schedules(count: int) -> Iterator[tuple[Semantics, int | None]]:
-    """The runs of a program: each device is once the slowest, copies are late or not."""
+    """The runs of a program: some devices are the slowest in turn, copies are late or not."""
     yield Semantics(), None
-    for slowest in range(count):
+    for slowest in sorted({0, 1, count - 1}):
         late = slowest % 2 == 1
         yield Semantics(late=late, unwritten="nan" if late else "zero"), slowest
 
@@ -188,6 +188,11 @@ class _Copy:
     line: str
     data: np.ndarray | None = None
     landed: bool = False
+
+    @property
+    def remote(self) -> bool:
+        """Whether it goes to another device."""
+        return self.sender != self.receiver
 
     def leave(self) -> None:
         """Read the source."""
@@ -351,7 +356,8 @@ class _Mesh:
             over = came <= waited if self.program.in_order else total - each.size < waited
             for end in each.ends:
                 end.over = now if over and end.over is None else end.over
-        self.time.waits(device, latest, any(each.ends for each in arrivals))
+        remote = any(end.copy.remote for each in arrivals for end in each.ends)
+        self.time.waits(device, latest, remote)
         if total == waited:
             semaphore.arrivals, semaphore.waited = [], 0
         everybody = range(self.count)
@@ -389,16 +395,16 @@ class _Mesh:
 
     def finish(self) -> None:
         """Raise `HazardError` if a semaphore is not back at zero."""
-        for semaphore in sorted(self.semaphores.values(), key=lambda one: not one.barrier):
-            if semaphore.value <= 0:
+        for one in sorted(self.semaphores.values(), key=lambda each: not each.barrier):
+            if one.value <= 0:
                 continue
-            device = self.launched[-1][semaphore.device]
-            facts: dict[str, Any] = dict(name=semaphore.name, device=semaphore.device)
-            facts["count"] = semaphore.value
-            words = "barrier_left_signalled" if semaphore.barrier else "semaphore_of_device_left"
-            end = next((end for each in semaphore.arrivals for end in each.ends), None)
+            device = self.launched[-1][one.device]
+            facts: dict[str, Any] = dict(name=one.name, device=one.device, count=one.value)
+            words = "barrier_left_signalled" if one.barrier else "semaphore_of_device_left"
+            end = next((end for each in one.arrivals for end in each.ends), None)
             if end is not None:
                 words = "landing_not_waited" if end.lands else "sending_not_waited"
+                words = words if end.copy.remote else "copy_of_device_not_waited"
                 facts |= dict(copy=end.copy.line, there=end.copy.receiver, device=end.copy.sender)
             device.ids = ()
             device.wrong(None, words, **facts)
@@ -461,7 +467,8 @@ class _Device(Machine):
                 device = np.ravel_multi_index(places, sizes)
         there, count = int(device), self.mesh.count
         if not 0 <= there < count:
-            facts = dict(device=self.number, there=there, count=count, when=when(self.ids))
+            facts = dict(device=self.number, count=" × ".join(map(str, sizes)), when=when(self.ids))
+            facts["there"] = there if len(sizes) == 1 else str(tuple(places))
             self.wrong(equation, words, "out-of-bounds", **facts)
         return there
 

@@ -137,10 +137,10 @@ class Clock:
         for transfer in self._open[device]:
             transfer.overlapped = True
 
-    def waits(self, device: int, until: float, for_copies: bool) -> None:
-        """A device waits until a time, if that is not over."""
+    def waits(self, device: int, until: float, remote: bool) -> None:
+        """A device waits until a time, if that is not over. remote: for copies between devices."""
         if until > self.now[device]:
             self.wire.spans.append(Span(device, "waits", self.now[device], until))
             self.now[device] = until
-        if for_copies:
+        if remote:
             self._open[device] = []

@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from launched import mistaken, reference
+from launched import mistaken, reference, wire_of
 
 import puzzles
 from puzzles import _ladders
-from puzzles._compile import CHIPS
+from puzzles._compile import CHIPS, LINK_BYTES
 from puzzles._receipt import receipt_text
 from puzzles.splash_attention import splash_multi_head
 from puzzles.splash_attention._costs import banded_tiles
@@ -49,6 +49,7 @@ NAMES = {
     "MIB": 2**20,
     "GIB": 2**30,
     **{one.__name__: one for one in (banded_tiles, inspect, jax, receipt_text, reference)},
+    **dict(wire_of=wire_of, LINK_BYTES=LINK_BYTES),
     "mistaken": mistaken,
     **dict(np=np, jnp=jnp, S=S, CHIPS=CHIPS, splash_multi_head=splash_multi_head),
 }

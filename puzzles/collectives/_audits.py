@@ -1,0 +1,47 @@
+"""What several puzzles ask of the traffic between devices."""
+
+from __future__ import annotations
+
+from puzzles._simulator import Wire
+
+
+def sends(wire: Wire, size: float, why: str) -> None:
+    """Asserts that no device sends more than `size` bytes."""
+    for device in range(wire.devices):
+        sent = sum(wire.sent(device).values())
+        assert sent <= size, (
+            f"device {device} sends {sent:,} bytes where {size:,.0f} are enough: {why}"
+        )
+
+
+def both_ways(wire: Wire) -> None:
+    """Asserts that each device sends as much to its left as to its right, both at the same time."""
+    for device in range(wire.devices):
+        sent, n = wire.sent(device), wire.devices
+        right, left = sent.get((device + 1) % n, 0), sent.get((device - 1) % n, 0)
+        assert right == left, (
+            f"device {device} sends {right:,} bytes to the right and {left:,} to the left: a link "
+            "carries data in both directions at once, so send half each way"
+        )
+        assert wire.at_once[device] >= 2, (
+            f"device {device} never has two copies in flight: start both before you wait for either"
+        )
+
+
+def at_once(wire: Wire, count: int) -> None:
+    """Asserts that each device starts at least `count` copies before it waits."""
+    for device in range(wire.devices):
+        most = wire.at_once[device]
+        assert most >= count, (
+            f"device {device} has at most {most} of its copies in flight at once, and needs "
+            f"{count}: start all of them before the first wait"
+        )
+
+
+def hidden(wire: Wire) -> None:
+    """Asserts that each copy to another device has a product between its start and its wait."""
+    for one in wire.transfers:
+        assert one.overlapped, (
+            f"device {one.source} multiplies nothing while its copy to device {one.target} is in "
+            "flight: start the copy, multiply what you have, and wait after that"
+        )

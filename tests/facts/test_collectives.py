@@ -1,0 +1,65 @@
+"""What collectives states, shown by running; collectives.toml names each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cpu_devices import in_jax
+from launched import mistaken, wire_of
+
+import puzzles
+from puzzles import on_devices
+from puzzles.collectives._costs import WAYS, compare_gathers, way
+
+
+def found(name: str, mistake: str) -> str:
+    """The hazard that the devices of a wrong kernel run into, on case 0."""
+    puzzle = puzzles.find(name)
+    with pytest.raises(RuntimeError) as error:
+        on_devices(mistaken(name, mistake), *puzzle.arguments(0), axes=puzzle.axes)
+    return str(error.value)
+
+
+def test_a_wait_for_what_nobody_sends_is_told_as_a_deadlock() -> None:
+    assert "The kernel hangs" in found("broadcast_ring", "waits for an arrival on device 0, too")
+
+
+def test_steps_that_share_a_semaphore_are_told() -> None:
+    says = found("ring_all_gather", "shares one receive semaphore among all steps")
+    assert "2 copies arrive there, and any of them may be the one" in says
+
+
+def test_without_credits_a_device_is_n_minus_2_steps_ahead() -> None:
+    assert "while device 2 still sends it" in found("ring_all_reduce", "has no credits")
+    # A device waits for data from its left alone. If its right neighbour has not begun, the data
+    # of n - 2 others, and its own, can still go on, until they would have to pass that one.
+    for n in (3, 4, 8):
+        arrives = {0: 0}  # device 1 never sends; the step in which device d lacks data first
+        for device in range(2, n + 1):
+            arrives[device % n] = device - 1 - 1
+        assert arrives[0] == n - 2
+
+
+def test_the_bug_of_fix_the_ring_gives_right_numbers_in_jax() -> None:
+    starter = f"fix_the_ring:{puzzles.find('fix_the_ring').starter}"
+    (differences,) = in_jax(starter).values()
+    assert differences
+    assert max(differences) == 0
+
+
+def test_overlap_pays_where_the_prose_says_so() -> None:
+    sizes = dict(devices=4, M=1024, K=256, N=4096)
+    v5e, v6e = (
+        {name: way(name, chip, **sizes).seconds for name in WAYS} for chip in ("v5e", "v6e")
+    )
+    assert min(v5e, key=v5e.__getitem__) == "all_gather_matmul"
+    assert v6e["collective_matmul"] < v6e["all_gather_matmul"] < v6e["ring_all_gather"]
+    table = compare_gathers("v5e", M=64, K=128, N=512)
+    assert [line.split()[0] for line in table.splitlines()[1:-1]] == [*WAYS]
+
+
+def test_both_directions_take_half_the_time() -> None:
+    one, two = (
+        wire_of(name, 4, M=1024, N=1024) for name in ("ring_all_gather", "bidirectional_all_gather")
+    )
+    assert np.isclose(two.seconds / one.seconds, 0.5, atol=0.02)
