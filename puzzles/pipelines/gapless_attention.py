@@ -22,7 +22,7 @@ from puzzles import INTERPRET
 # ```
 #
 # So a round starts what comes **next**: this sequence's next round or, in its last, round 0 of the
-# next sequence that has one. `after(text)` finds it.
+# next sequence that has one. `after(text)` finds it; `jax.lax.cond` calls it only then.
 #
 # Into which slot? That depends on the number of rounds in all steps before it. `slot_ref`,
 # scratch in SMEM, keeps the number from step to step.
@@ -131,11 +131,12 @@ def gapless_attention_kernel(
 
     def one_round(i, _):
         # `slot` of this round. Start what comes next, if anything does, and wait for this round.
+        # `after` reads all lengths: `jax.lax.cond(last, f, g)` calls f or g, never both.
         ### BEGIN SOLUTION
         slot = slot_ref[0]
         slot_ref[0] = 1 - slot
         last = i + 1 == rounds
-        text = jnp.where(last, after(b), b)
+        text = jax.lax.cond(last, lambda: after(b), lambda: b)
 
         @pl.when(text < texts)
         def _():
@@ -285,8 +286,8 @@ PUZZLE = Puzzle(
     hints=[
         "Each round but the last starts one other, whichever text that belongs to. Only the "
         "very first of the launch is started by nobody: how often does the prologue run?",
-        "`slot_ref[0]` is read and stored like any number in SMEM. `jnp.where(…, after(b), b)` "
-        "chooses a text; `@pl.when` guards against there being none.",
+        "`slot_ref[0]` is read and stored like any number in SMEM. `jax.lax.cond` with two "
+        "functions without arguments chooses a text; `@pl.when` guards against there being none.",
         "Prologue, in the first grid step: slot 0, and round 0 of the first text that has "
         "keys. A round: read the slot, store the other; choose the next text and round; start "
         "it into the other slot if it exists; wait for your own.",
