@@ -277,8 +277,8 @@ COSTS = (
         more=lambda mine, par, same: _SOME * par.dot_flops,
         asked=lambda mine, par: par.dot_flops > 0,
     ),
-    Limit(  # a column's may stand in all lanes of its vectors
-        "transcendentals", _BY_BLOCKS, _BY_BLOCKS,
+    Limit(  # a column's may be in all lanes of its vectors, once a block
+        "transcendentals", _BY_BLOCKS, 3.0,
         asked=lambda mine, par: mine.lanes > _BY_BLOCKS * par.lanes,
     ),
     Limit(

@@ -53,6 +53,9 @@ def block_sparse_attention_spec(
 
 
 # %%
+from puzzles.splash_attention.flash_attention import spread
+
+
 def block_sparse_attention_kernel(
     block_mask_ref, mask_index_ref, q_ref, k_ref, v_ref, mask_ref, o_ref, m_ref, l_ref, acc_ref
 ):
@@ -83,16 +86,16 @@ def block_sparse_attention_kernel(
         s = jnp.where(mask, s, -jnp.inf)
         ### END SOLUTION
         m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
-        p = jnp.exp(s - m_new)
+        p = jnp.exp(s - spread(m_new, s))
         alpha = jnp.exp(m_ref[...] - m_new)
         l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
         pv = jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
-        acc_ref[...] = alpha * acc_ref[...] + pv
+        acc_ref[...] = spread(alpha, acc_ref) * acc_ref[...] + pv
         m_ref[...] = m_new
 
     @pl.when(j == pl.num_programs(1) - 1)
     def _():
-        l = l_ref[...]
+        l = l_ref[:, :1]
         o_ref[...] = acc_ref[...] / jnp.where(l == 0.0, 1.0, l)
 
 
@@ -124,8 +127,8 @@ def block_sparse_attention(
             ],
             out_specs=pl.BlockSpec((bq, H), lambda i, j, *tables: (i, 0)),
             scratch_shapes=[
-                pltpu.VMEM((bq, 1), jnp.float32),
-                pltpu.VMEM((bq, 1), jnp.float32),
+                pltpu.VMEM((bq, 128), jnp.float32),
+                pltpu.VMEM((bq, 128), jnp.float32),
                 pltpu.VMEM((bq, H), jnp.float32),
             ],
         ),

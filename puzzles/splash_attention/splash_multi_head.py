@@ -55,6 +55,7 @@ from puzzles import INTERPRET, find
 # %%
 Tiles = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # rows, cols, masks, flags
 from puzzles.splash_attention.computed_masks import Rule, tiles_of_rule
+from puzzles.splash_attention.flash_attention import spread
 
 
 def splash_multi_head_spec(
@@ -118,7 +119,7 @@ def splash_multi_head_kernel(
         acc_ref[...] = jnp.zeros_like(acc_ref)
 
     @pl.when(kind != 0)
-    def _():
+    def _():  # m and l are 128 lanes wide: `spread` makes m as wide as s, alpha as wide as acc
         ### BEGIN SOLUTION
         s = jax.lax.dot_general(
             q_ref[...],
@@ -140,17 +141,17 @@ def splash_multi_head_kernel(
             seen &= q_ids_ref[...] == kv_ids_ref[...]
         s = jnp.where(seen, s, -jnp.inf)
         m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
-        p = jnp.exp(s - m_new)
+        p = jnp.exp(s - spread(m_new, s))
         alpha = jnp.exp(m_ref[...] - m_new)
         l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
         pv = jnp.dot(p.astype(v_ref.dtype), v_ref[...], preferred_element_type=jnp.float32)
-        acc_ref[...] = alpha * acc_ref[...] + pv
+        acc_ref[...] = spread(alpha, acc_ref) * acc_ref[...] + pv
         m_ref[...] = m_new
         ### END SOLUTION
 
     @pl.when(flags & 8 != 0)
     def _():
-        l = l_ref[...]
+        l = l_ref[:, :1]
         o_ref[...] = (acc_ref[...] / jnp.where(l == 0.0, 1.0, l)).astype(o_ref.dtype)
 
 
@@ -220,8 +221,8 @@ def splash_over_tiles(
             in_specs=in_specs,
             out_specs=out_spec,
             scratch_shapes=[
-                pltpu.VMEM((bq, 1), jnp.float32),
-                pltpu.VMEM((bq, 1), jnp.float32),
+                pltpu.VMEM((bq, 128), jnp.float32),
+                pltpu.VMEM((bq, 128), jnp.float32),
                 pltpu.VMEM((bq, Hv), jnp.float32),
             ],
         ),
@@ -270,8 +271,7 @@ def splash_multi_head(
 # * **Rows that attend to nothing.** JAX's kernel expects none; it gives them a mean of values, or NaN. `jax.nn` gives
 #   them a mean. Yours are zeros, as the last lines show. Numbers are compared on all other rows.
 # * **p stays in f32 there**, `v` is cast to f32, and the rounding is left to the matrix unit. You cast `p` yourself.
-# * **Columns are 128 wide there.** A vector register holds 8 × 128 f32 numbers, and a column fills only one of the 128 lanes.
-#   JAX's kernel keeps row numbers, ids of queries, m and l in all 128 lanes.
+# * **More is 128 lanes wide there.** JAX's kernel keeps row numbers and ids of queries in all 128 lanes, as both keep m and l.
 
 # %% active="ipynb"
 # from puzzles.splash_attention import _graduation as graduation

@@ -33,6 +33,7 @@ from puzzles import INTERPRET, find
 # * `o` and `do` may be bf16. Multiply and add up `delta` in f32, and make it a row, (N, 1, T), like `lse`.
 # %%
 from puzzles.splash_attention.computed_masks import Rule, tiles_of_rule
+from puzzles.splash_attention.flash_attention import spread
 
 
 def splash_vjp_spec(
@@ -117,18 +118,18 @@ def forward_kernel(
             seen &= q_ids_ref[...] == kv_ids_ref[...]
         s = jnp.where(seen, s, -jnp.inf)
         m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
-        p = jnp.exp(s - m_new)
+        p = jnp.exp(s - spread(m_new, s))
         alpha = jnp.exp(m_ref[...] - m_new)
         l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
         pv = jnp.dot(p.astype(v_ref.dtype), v_ref[...], preferred_element_type=jnp.float32)
-        acc_ref[...] = alpha * acc_ref[...] + pv
+        acc_ref[...] = spread(alpha, acc_ref) * acc_ref[...] + pv
         m_ref[...] = m_new
 
     @pl.when(flags & 8 != 0)
     def _():
-        l = l_ref[...]
+        l = l_ref[:, :1]
         o_ref[...] = (acc_ref[...] / jnp.where(l == 0.0, 1.0, l)).astype(o_ref.dtype)
-        lse_ref[...] = m_ref[...] + jnp.log(l)  # -inf for a row that attends to nothing
+        lse_ref[...] = m_ref[:, :1] + jnp.log(l)  # -inf for a row that attends to nothing
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
@@ -176,8 +177,8 @@ def forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap, rul
                 pl.BlockSpec((None, bq, 1), by_row),
             ],
             scratch_shapes=[
-                pltpu.VMEM((bq, 1), jnp.float32),
-                pltpu.VMEM((bq, 1), jnp.float32),
+                pltpu.VMEM((bq, 128), jnp.float32),
+                pltpu.VMEM((bq, 128), jnp.float32),
                 pltpu.VMEM((bq, Hv), jnp.float32),
             ],
         ),
