@@ -93,6 +93,7 @@ def _examined(fn: Any, args: tuple, chips: tuple, seed: int, timeout: float) -> 
         return Examination(name, unread=message_of(error))
     if not launches:
         return Examination(name, unread=nothing_launched(traced))
+    name = launches[0].name if name == "wrapped" else name  # a `pallas_call` itself
     work = _Examination(traced, launches, chips)
     work.maps()
     work.lowering()

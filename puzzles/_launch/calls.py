@@ -119,7 +119,7 @@ class Call:
             log=log,
             settings=settings,
             vmem_limit_bytes=compiler_param(self.p["compiler_params"], "vmem_limit_bytes"),
-            around=Surroundings(self.node.unused, tuple(self.made())),
+            around=Surroundings(self.node.unused, tuple(self.made()), self.empty(log.touches)),
             line=line_of(self.node.equation.source_info),
             times=self.node.times,
         ).with_copies()
@@ -167,6 +167,16 @@ class Call:
             array = array_of(self.mapping.block_mappings[output])
             size = math.prod(array.shape) * itemsize(self.avals[first + output].dtype)
             yield AliasCost(self.names[first + output], size, how)
+
+    def empty(self, touches: Sequence[Access]) -> tuple[str, ...]:
+        read, first = {touch.ref for touch in touches if not touch.writes}, len(self.scalars)
+        aliased = {self.names[i] for i, _ in self.p["input_output_aliases"]}
+        made = zip(self.names[first:], self.inputs, strict=False)
+        return tuple(
+            name for name, source in made
+            if source.node is not None and source.node.equation.primitive.name == "empty"
+            and (name in read or name not in aliased)
+        )  # fmt: skip
 
     def written_inputs(self, touches: Sequence[Access]) -> tuple[str, ...]:
         aliased = {i for i, _ in self.p["input_output_aliases"]}

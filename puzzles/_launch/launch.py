@@ -52,10 +52,12 @@ class Surroundings:
     """The program around a launch.
 
     unused: outputs that it drops, as if they were scratch. made: its work for aliased outputs.
+    empty: inputs that `jax.lax.empty` makes, unless the kernel only writes into their memory.
     """
 
     unused: frozenset[int]
     made: tuple[AliasCost, ...]
+    empty: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -108,7 +108,10 @@ def program_of(call: JaxprEqn, launch: Launch | None = None) -> Traced:
         jnp.asarray(known[v]) if v in known else jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
         for v in inputs
     )
-    return Traced(program, tuple(leaves), [v.aval for v in call.outvars])
+    traced = Traced(program, tuple(leaves), [v.aval for v in call.outvars])
+    if launch is not None:  # it knows the program around it, too
+        vars(traced)["launches"] = (launch,)
+    return traced
 
 
 def nothing_launched(traced: Traced) -> str:

@@ -84,6 +84,9 @@ class Machine(NumpyInterpreter):
         given = [np.asarray(x) for x in operands]
         if self.how is None and any(n < scalars for n in written_refs(self.kernel)):
             raise UnsupportedError
+        for n, operand in enumerate(launch.inputs):
+            if operand.name in launch.around.empty:
+                given[scalars + n] = self.unwritten(operand.shape, operand.dtype)
         inputs = zip(given[scalars:], launch.inputs, strict=True)
         arrays = [self.padded(x, operand) for x, operand in inputs]
         sources = {o: i for i, o in launch.aliases}

@@ -212,7 +212,9 @@ def differing(
     for name in choices:
         other = run(replace(how, **{name: _OTHER[name]}))
         if not agree(first, other):
-            return first, depends(name, difference(first, other))
+            place = difference(first, other)
+            part = _unwritten_part(first, other) if place is None and name == "unwritten" else None
+            return first, part or depends(name, place)
     return first, None
 
 
@@ -240,6 +242,21 @@ def difference(first: ProgramRun, other: ProgramRun) -> tuple[RunLog, Observatio
     return None
 
 
+def _unwritten_part(first: ProgramRun, other: ProgramRun) -> Finding | None:
+    """The finding about an output in HBM of which a launch writes a part; None if there is none."""
+    launch = first.trails[0].launch if len(first.trails) == 1 else None
+    if launch is None or len(launch.outputs) != len(first.results):
+        return None
+    for out, one, two in zip(launch.outputs, first.results, other.results, strict=True):
+        if one.ndim and comparable(one) != comparable(two):
+            rows = [n for n, (a, b) in enumerate(zip(one, two, strict=True)) if (a != b).any()]
+            shown = ", ".join(map(str, rows[:8])) + ", …" * (len(rows) > 8)
+            facts = dict(operand=out.name, rows=shown, count=len(rows), total=len(one))
+            where = dict(launch=launch.name, line=launch.line)
+            return told("uninitialised", "part_of_an_output", **where, **facts)
+    return None
+
+
 def depends(choice: str, place: tuple[RunLog, Observation] | None) -> Finding:
     """Return the finding that results depend on `choice`, a field of `Semantics`."""
     kind = {"backwards": "parallel", "late": "hazard", "unwritten": "uninitialised"}[choice]
@@ -248,7 +265,7 @@ def depends(choice: str, place: tuple[RunLog, Observation] | None) -> Finding:
     trail, carried = place
     facts: dict[str, Any] = dict(launch=trail.launch.name)
     facts |= dict(operand=carried.operand, step=carried.step)
-    inputs = {operand.name for operand in trail.launch.inputs}
+    inputs = {x.name for x in trail.launch.inputs} - {*trail.launch.around.empty}
     reads = [read for read in trail.nans if read.operand not in inputs] or trail.nans
     if choice != "unwritten" or not reads:
         return told(kind, _DEPENDS_IN_A_BLOCK[choice], **facts)
