@@ -1,9 +1,9 @@
 """One-dimensional masks that are turned into columns, which the TPU compiler refuses.
 
 Mosaic lowers such a mask, and since JAX 0.10 libtpu refuses it on every chip ("unsupported shape
-cast"); vectors of numbers compile. Only masks computed from an iota are detected, because the
-result of a sum over columns may be a column already. tests/compile/test_columns.py compares with
-libtpu.
+cast") or crashes (JAX 0.12); vectors of numbers compile. Only masks computed from an iota are
+detected, because the result of a sum over columns may be a column already.
+tests/compile/test_columns.py compares with libtpu.
 """
 
 from __future__ import annotations

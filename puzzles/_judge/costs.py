@@ -1,4 +1,4 @@
-"""Does an answer cost more at production scale than the reference? `COSTS` has a row for each cost.
+"""The costs of an answer next to those of the reference. `COSTS` has a row for each cost.
 
 Both are traced there without data. What is said of a cost that is too high stands in `rules.toml`,
 as `cost-<name>`; here are the facts that its sentence names beside `mine` and `par`, both `Cost`s.
@@ -111,7 +111,7 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
     program, par = known
     usual = {n: one.default for n, one in inspect.signature(puzzle.scale).parameters.items()}
     label = ", ".join(f"{n}={x:,}" if isinstance(x, int) else f"{n}={x}" for n, x in usual.items())
-    with learners_code(f"at production scale, {label}"):
+    with learners_code(f"at the production shape, {label}"):
         try:
             traced = traced_for(puzzle, fn, args)
             mine = par if _program(traced) == program else Cost.of(traced)
