@@ -32,11 +32,11 @@ def others(words: Sequence[str] = ()) -> int:
     """The number of right kernels that are blamed, unreadable, or counted wrong."""
     print(f"{'right kernels':72}{'s':>6}  {'counts':12}findings")
     false, times = 0, {}
-    rows = [(f"here: {name}", make, None) for name, make in launches.LAUNCHES.items()]
+    rows = [("here:", name, make, None) for name, make in launches.LAUNCHES.items()]
     for name, shape, make, *dots in production.KERNELS:
-        whose = f"jax {jax.__version__} {name}: {shape}"
-        rows.append((whose, make, dots[0] if dots else None))
-    for whose, make, dots in rows:
+        rows.append((f"jax {jax.__version__}", f"{name}: {shape}", make, dots[0] if dots else None))
+    for source, kernel, make, dots in rows:
+        whose = f"{source} {kernel}"
         if words and not any(word in whose for word in words):
             continue
         with copies_counted() as ran:
@@ -45,7 +45,7 @@ def others(words: Sequence[str] = ()) -> int:
         said = ", ".join(f"{n} {kind}" for kind, n in kinds.items()) or "nothing"
         if found.unseen:
             said += f"; not looked at: {', '.join(found.unseen)}"
-        blamed = found.unread or any(one.severity != "note" for one in found.findings)
+        blamed = found.unread or production.unexpected(kernel, found)
         counts = checked(found, ran, dots)
         false += bool(blamed) or counts == "WRONG"
         print(f"{whose[:71]:72}{times[whose]:6.1f}  {counts:12}{found.unread or said}", flush=True)

@@ -1,7 +1,7 @@
 """The share of the long tests that `make test` runs: a fixed sample.
 
-`make graduate` sets PUZZLES_GRADUATE=1 and takes everything. A number in `seed` chose the
-sample once, and `covering` completes it, so that it has every puzzle and every rule.
+`make graduate` sets PUZZLES_GRADUATE=1 and takes everything. `SEED` chose the sample once, and
+`covering` completes it, so that it has every puzzle and every rule.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 ALL = os.environ.get("PUZZLES_GRADUATE") == "1"
 # Older versions of JAX run a part of the sample: every n-th item.
 PARTS = 1 if ALL else int(os.environ.get("PUZZLES_SHARE", "1"))
+SEED = 59  # it stays: a new line of source moves nothing
 T = TypeVar("T")
 
 
@@ -28,13 +29,8 @@ def drill(test: T) -> T:
 
 def in_turn(test: T) -> T:
     """Marks a long test: one of four states of the package runs it, and `make graduate` always."""
-    its_turn = random.Random(f"{seed()} {test.__name__}").randrange(4) == 0
+    its_turn = random.Random(f"{SEED} {test.__name__}").randrange(4) == 0
     return pytest.mark.graduate(pytest.mark.slow(test)) if its_turn else drill(test)
-
-
-def seed() -> int:
-    """Return the number that chose the sample. It stays: a new line of source moves nothing."""
-    return 59
 
 
 def some(things: Sequence[T], count: int = 1) -> list[T]:
@@ -42,17 +38,14 @@ def some(things: Sequence[T], count: int = 1) -> list[T]:
     count = -(-count // PARTS)
     if ALL or count >= len(things):
         return list(things)
-    first = seed() % len(things)
+    first = SEED % len(things)
     return [things[(first + n) % len(things)] for n in range(count)]
 
 
 def share(things: Sequence[T], every: int = 1) -> list[T]:
-    """Each `every`-th of `things`, of those each n-th if PUZZLES_SHARE is n.
-
-    All of them under `make graduate`.
-    """
+    """Each `every`-th of `things`, of those each n-th if PUZZLES_SHARE is n; or all."""
     step = 1 if ALL else every * PARTS
-    return list(things[seed() % step :: step])
+    return list(things[SEED % step :: step])
 
 
 def covering(
@@ -71,9 +64,7 @@ def covering(
         if any(seen[kind] < count for kind, count in wanted.items()):
             seen.update(wanted.keys())
             chosen.append(n)
-    for n in reversed(
-        chosen.copy()
-    ):  # the heaviest first: lighter items may have made it superfluous
+    for n in reversed(chosen.copy()):  # the heaviest first: lighter items may suffice
         wanted = kinds(things[n])
         if all(seen[kind] > count for kind, count in wanted.items()):
             seen.subtract(wanted.keys())

@@ -14,7 +14,6 @@ from puzzles._author import proof, soundness
 from puzzles._judge import largest_error
 
 DRAW = "rng(key).normal(0, 3, (M, N))"
-BODY = "    return 2 * x\n"
 
 
 def problems(puzzle: Puzzle) -> list[str]:

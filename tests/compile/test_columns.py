@@ -51,7 +51,6 @@ TAKEN: dict[str, Callable] = {
     "any over columns": lambda i, s, x: jnp.any(x > 0, axis=1)[:, None],
     "of a column of the block": lambda i, s, x: (x[:, 0] > 0)[:, None],
     "of a column of iota": lambda i, s, x: (iota(jnp.int32, x.shape, 0)[:, 0] >= s)[:, None],
-    "one number spread out": lambda i, s, x: jnp.full((BM,), s > 3)[:, None],
     "all true": lambda i, s, x: jnp.ones((BM,), bool)[:, None],
     "a sum over columns first": lambda i, s, x: ((x.sum(1) > 0) & (rows(i) >= s))[:, None],
 }
@@ -85,13 +84,14 @@ def test_what_libtpu_takes_is_not_refused(form):
 @pytest.mark.slow
 @sample.drill
 def test_libtpu_says_the_same(compiler):
-    every = {**REFUSED, **TAKEN}
     newest = "7x" in supported_chips()  # the libtpu of JAX 0.7.2 takes the masks, too
-    for form, mask in every.items():
+    # The libtpu of JAX 0.12 crashes instead of refusing.
+    why = "Check failed: rem == 0" if jax.__version_info__ >= (0, 12) else "broadcasted_iota"
+    for form, mask in {**REFUSED, **TAKEN}.items():
         answers = compiler.compile_all([traced(mask)])
         refused = {chip for chip, answer in answers.items() if answer}
         if form in TAKEN:
             assert not refused, (form, answers)
         elif newest:
             assert refused == set(answers), (form, answers)
-            assert all("broadcasted_iota" in answer[1] for answer in answers.values())
+            assert all(why in answer[1] for answer in answers.values())

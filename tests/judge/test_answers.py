@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import jax
 import pytest
 import sample
 from learner import Notebook, edited, solved
@@ -28,12 +29,13 @@ RIGHT = [answer for answer in ANSWERS if answer["stage"] == "passed"]
 WRONG = [answer for answer in ANSWERS if answer not in RIGHT]
 
 
-@pytest.mark.graduate
 @pytest.mark.parametrize(
-    "answer", [*RIGHT, *sample.share(WRONG, 32)], ids=lambda answer: answer["name"]
+    "answer", [*RIGHT, *sample.share(WRONG)], ids=lambda answer: answer["name"]
 )
 def test_what_is_said_of_an_answer(answer: dict) -> None:
     puzzle, said = answer["puzzle"], answer.get("says", ())
+    if jax.__version_info__ < tuple(map(int, answer.get("since", "0").split("."))):
+        pytest.skip(f"JAX before {answer['since']} may give another verdict")
     verdict = judge(find(puzzle), edited(puzzle, *edits_of(answer)))
     text = str(verdict)
     assert verdict.stage == answer["stage"], text

@@ -19,9 +19,6 @@ from puzzles._puzzle import variant
 ROW_SUM = puzzles.find("row_sum")
 
 
-SUM = "    o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)"
-
-
 def test_settings_do_not_survive_a_check() -> None:
     before = dict(jax.config.values)
     judged(

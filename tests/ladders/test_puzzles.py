@@ -65,7 +65,7 @@ def test_solution_compiles_for_a_tpu(puzzle: Puzzle, compiler: _compile.Compiler
         chips = _compile.supported_chips() if CHIPS is None else CHIPS
         others, some = puzzle.alternatives, puzzle
         if not sample.ALL:
-            chips = [chips[(sample.seed() + PUZZLES.index(puzzle)) % len(chips)]]
+            chips = [chips[(sample.SEED + PUZZLES.index(puzzle)) % len(chips)]]
             others, some = (), _first_case_of(puzzle)
         assert list(proof.compiler_problems(some, compiler, others, chips)) == []
 
