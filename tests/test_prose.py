@@ -47,10 +47,10 @@ NAMES = {
 LIMITS = {
     "engine": {"headless": 10.3, "one": 1.4, "where": 4.1},
     "tests": {"headless": 14.6, "one": 2.2, "where": 4.7},
-    "guides": {"headless": 5.0, "one": 0.9, "where": 2.0},
+    "guides": {"headless": 2.0, "one": 0.9, "where": 1.0},
     "messages": {"headless": 2.0, "one": 1.0, "where": 1.5},
     "says": {"headless": 2.0, "one": 1.2, "where": 2.0},
-    "notebooks": {"headless": 2.4, "one": 0.8, "where": 2.0},
+    "notebooks": {"headless": 2.0, "one": 0.8, "where": 2.0},
 }
 NAMED_BADLY = 4.1  # per cent of the names that the engine binds
 
