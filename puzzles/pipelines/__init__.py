@@ -45,8 +45,8 @@ INTRO = """
 In `basics`, blocks came and went by themselves: `pallas_call` copied them. Here you learn to make
 these copies yourself, and to beat it when you know more than it can.
 
-You begin with one copy, by hand. You end with **paged attention**, as language models are served:
-keys and values are in pages all over memory, and a table says where.
+You begin with one copy, by hand. You reach **paged attention**, as language models are served:
+keys and values are in pages all over memory, and a table says where. You end on two cores.
 
 Some mistakes here never show under `interpret=True`, because there a copy is over as soon as it is
 started. On a TPU it is not. So `check` also runs your kernel in a simulator of a TPU that watches

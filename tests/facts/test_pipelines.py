@@ -154,6 +154,20 @@ def test_estimated_cycles_of_the_two_sums():
         assert abs(estimated(puzzles.find(puzzle).solution, x) - said) < 0.2 * said
 
 
+@sample.drill
+def test_both_entry_points_take_equal_cycles() -> None:
+    puzzle, x = puzzles.find("pipelined_matmul"), S((512, 512), f32)
+    kernel = _puzzle.load(puzzle, puzzle.text, "by-kernel")["pipelined_matmul_kernel"]
+
+    def by_kernel(a: jax.Array, b: jax.Array) -> jax.Array:
+        mesh = pltpu.TensorCoreMesh(axis_name="core", num_cores=1)
+        scratch = [pltpu.VMEM((64, 128), f32)]
+        return pl.kernel(kernel, x, mesh=mesh, scratch_types=scratch)(a, b)
+
+    one, other = (estimated(fn, x, x) for fn in (puzzle.solution, by_kernel))
+    assert abs(one - other) < 0.02 * one
+
+
 CLOCK = CHIPS["v5e"].flops_per_second / (4 * 2 * 128 * 128)  # four matrix units of 128 by 128
 BYTES_A_CYCLE = CHIPS["v5e"].hbm_bytes_per_second / CLOCK
 
