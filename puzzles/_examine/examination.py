@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
+from importlib import metadata
 
 from puzzles._draw import BLUE, FAINT, GREEN, GREY, VERMILLION, card, fold, paragraph, source
-from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch
+from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch, place
 from puzzles._receipt import receipt_html, receipt_text
 from puzzles._rules import address, plural
 
+SCHEMA = 1  # of the JSON: it rises when a field changes or goes
 _MARKS = {ERROR: "✗", WARNING: "!", NOTE: "·"}
 _COUNTS = (
     "name", "grid", "steps", "times", "bound", "hbm_bytes_read", "hbm_bytes_written", "vmem_bytes",
@@ -91,11 +93,25 @@ class Examination:
     def to_json(self) -> str:
         """The examination as JSON: findings with all their fields, launches with their counts."""
         data = vars(self) | {
+            "schema": SCHEMA,
+            "versions": versions(),
             "code": self.code,
-            "findings": [dataclasses.asdict(one) for one in self.findings],
+            "findings": [dataclasses.asdict(one) | _fields(one) for one in self.findings],
             "launches": [{what: getattr(one, what) for what in _COUNTS} for one in self.launches],
         }
         return json.dumps(data, indent=2, ensure_ascii=False)
+
+
+def versions() -> dict[str, str]:
+    """The versions of the packages that decide what an examination finds, if installed."""
+    names = ("pallas-puzzles", "jax", "libtpu")
+    installed = ((n, one.version) for n in names for one in metadata.distributions(name=n))
+    return dict(reversed([*installed]))  # the first of each name on the path counts
+
+
+def _fields(one: Finding) -> dict[str, object]:
+    """The path and the line number of a finding; None if no file has the line."""
+    return dict(zip(("file", "line_number"), place(one.line) or (None, None), strict=True))
 
 
 def _where(one: Finding) -> str:

@@ -8,6 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from puzzles._compile import (
     CHIPS,
     INSTALL_LIBTPU,
@@ -72,6 +76,7 @@ def examine(
     try:
         with warnings.catch_warnings(), aimed_at(chip.kind, 1 + chip.megacore):
             warnings.simplefilter("ignore")
+            args = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, args)
             return without_ignored(_examined(fn, args, tuple(chips), seed, compile_timeout))
     finally:
         under_way.pop()

@@ -19,9 +19,16 @@ def without_ignored(found: Examination) -> Examination:
     """The examination without the findings that a comment ignores; `ignored` keeps them in words.
 
     A comment stands on a line of the finding's statement, or on lines of its own right above it.
-    One without a reason ignores nothing and is told.
+    A comment without a reason, or without a finding at its launch, is reported. The rule
+    `not-looked`, at a launch, accepts that something was not looked at.
     """
     left, told = [], list(found.ignored)
+    kinds, places = {one.kind for one in found.findings}, map(place, _launched(found))
+    for rule, why, at in (each for where in places if where for each in _comments(*where)):
+        if rule == "not-looked" and why:
+            told.append(f"{rule} at {at}: {why}")
+        elif why and rule not in kinds | {"dearer"} and f"{rule} at {at}: {why}" not in told:
+            told.append(f"nothing at {at}: this target has no finding `{rule}`")
     for finding in found.findings:
         where = place(finding.line)
         for rule, why, at in _comments(*where) if where else ():
@@ -33,6 +40,10 @@ def without_ignored(found: Examination) -> Examination:
         else:
             left.append(finding)
     return replace(found, findings=tuple(left), ignored=tuple(dict.fromkeys(told)))
+
+
+def _launched(found: Examination) -> list[str | None]:
+    return list(dict.fromkeys(launch.line for launch in found.launches))
 
 
 def _comments(file: str, number: int) -> Iterator[tuple[str, str, str]]:

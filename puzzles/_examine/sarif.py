@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from puzzles._examine.examination import versions
 from puzzles._examine.subprocesses import Reply
 from puzzles._rules import RULES, address
 
@@ -26,11 +27,17 @@ def sarif(reports: Sequence[Reply]) -> dict[str, Any]:
         for kind in sorted({one["ruleId"] for one in results})
     ]
     run = {
-        "tool": {"driver": {"name": "pallas-puzzles", "rules": rules}},
+        "tool": {"driver": {"name": "pallas-puzzles", "rules": rules} | _version()},
         "invocations": [{"executionSuccessful": not any(report.unread for report in reports)}],
         "results": results,
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _version() -> dict[str, Any]:
+    each = versions()
+    own = {"version": each["pallas-puzzles"]} if "pallas-puzzles" in each else {}
+    return own | {"properties": {"versions": each}}
 
 
 def _results(report: Reply) -> Iterator[dict[str, Any]]:

@@ -9,6 +9,7 @@ import argparse
 import json
 import shlex
 import sys
+import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -39,8 +40,13 @@ def command(given: argparse.Namespace) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     reports, codes = [], set()
+    gone = kept.keys() - {" ".join(target) for target in targets}
+    for name in sorted(gone) if not given.target else ():
+        print(f"{given.baseline} has costs of {name!r}, which is no target", file=sys.stderr)
     for target in targets:
+        begin = time.perf_counter()
         report = _report(target, given, kept)
+        report.data["seconds"] = round(time.perf_counter() - begin, 1)
         report.data["code"] = _code(report, given.fail_on, given.strict)
         if not given.json:
             print(report.text, end="\n\n" if len(targets) > 1 else "\n", flush=True)

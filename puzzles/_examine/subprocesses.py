@@ -56,10 +56,13 @@ class Reply:
     def of(cls, target: str, found: Examination, fn: object = None) -> Reply:
         # Which numbers are right nobody said, and that is the same for all kernels.
         missed = tuple(s for s in found.not_looked if not s.startswith("wrong numbers"))
+        gaps = found.unseen + missed
+        if any(one.startswith("not-looked at ") for one in found.ignored):
+            gaps = ()
         places = tuple(place(one.line) or home_of(fn) for one in found.findings)
         return cls(
             target, str(found), json.loads(found.to_json()), found.findings, found.unread,
-            found.unseen + missed, places, costs(found.launches),
+            gaps, places, costs(found.launches),
         )  # fmt: skip
 
     @classmethod

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import puzzles
@@ -55,7 +56,7 @@ def test_a_comment_with_a_reason_ignores_a_finding(module, where: dict) -> None:
     ("where", "says"),
     [
         ({"within": IGNORE}, "write the reason after `ignore[out-of-bounds]`"),
-        ({"within": "examine: ignore[hazard] the last"}, ""),
+        ({"within": "examine: ignore[hazard] the last"}, "this target has no finding `hazard`"),
         ({"above": f"y = 1  # {IGNORE} of another line"}, ""),
     ],
 )
@@ -64,6 +65,35 @@ def test_a_comment_that_ignores_nothing(module, where: dict, says: str) -> None:
     assert [one.kind for one in found.findings] == ["out-of-bounds"]
     assert says in " ".join(found.ignored)
     assert bool(found.ignored) == bool(says)
+
+
+@pytest.mark.parametrize(("comment", "code"), [
+    ("examine: ignore[not-looked] libtpu is not here", 0),
+    ("examine: ignore[not-looked]", 2),
+    ("examine: ignore[hazard] libtpu is not here", 2),
+    ("", 2),
+])  # fmt: skip
+def test_strict_accepts_a_gap_with_a_reason(folder_here, capsys, comment, code) -> None:
+    text = TEXT.replace("ABOVE", "pass").replace("i + 1", "i").replace("WITHIN", comment)
+    (folder_here / "gaps.py").write_text(text)
+    assert main(["examine", "gaps.py:make", "--strict", "--json"]) == code
+    data = json.loads(capsys.readouterr().out)
+    assert (data["code"], data["schema"], data["findings"]) == (code, 1, [])
+    assert data["versions"]["jax"] == jax.__version__
+    assert data["seconds"] >= 0
+    assert any("not-looked at gaps.py:14" in line for line in data["ignored"]) == (code == 0)
+
+
+def test_a_finding_in_json_has_path_and_line(folder_here, capsys) -> None:
+    (folder_here / "at.py").write_text(TEXT.replace("ABOVE", "pass"))
+    assert main(["examine", "at.py:make", "--json"]) == 1
+    (one,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (one["file"], one["line_number"]) == (str((folder_here / "at.py").resolve()), 13)
+
+
+def test_numpy_arrays_are_traced_as_arrays_of_jax(module) -> None:
+    found = puzzles.examine(module().beyond, np.zeros((32, 128), np.float32))
+    assert [one.kind for one in found.findings] == ["out-of-bounds"]
 
 
 def test_make_returns_a_function_and_its_arguments() -> None:
