@@ -60,7 +60,7 @@ def test_names_of_ipython_are_not_what_was_meant() -> None:
 
 def test_only_functions_without_a_gap_are_handed_out() -> None:
     lines = handed_out(find("flash_attention"))
-    assert "p = jnp.exp(s - m_new)" in lines
+    assert "p = jnp.exp(s - spread(m_new, s))" in lines
     assert "return pl.pallas_call(" not in lines
     assert "p = jnp.exp(s - m_new)" not in handed_out(find("attention_one_block"))
 
