@@ -65,8 +65,8 @@ def grouped_matmul_spec(
 # @title The tiles (given): they fit into VMEM
 def tiles(M, K, N, dtype, weights=1):
     """Rows, blocks of K and of N; `weights` products share the rows (later, in fused_gate_up)."""
-    large = min(K, N) >= 512
-    # small widths, as in the check, take small blocks
+    large = K * N >= 512 * 512
+    # small weights, as in the check, take small blocks
     bm, most = (512, 2048 // dtype.itemsize) if large else (64, 128)
     long = most // weights if large else most
     # equal blocks of K: beyond K's edge there is garbage, which would enter the sum

@@ -61,8 +61,8 @@ def grouped_outer_spec(
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The tiles (given): they fit into VMEM
 def tiles(M, K, N, dtype):
-    # small widths, as in the check, take small blocks
-    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)
+    # small weights, as in the check, take small blocks
+    bm, most = (512, 2048 // dtype.itemsize) if K * N >= 512 * 512 else (64, 128)
     # the last rows and columns of a result may hang over: elements beyond the edge are not written
     bk, bn = (min(128 * pl.cdiv(n, 128 * pl.cdiv(n, most)), n) for n in (K, N))
     return min(bm, M), bk, bn
