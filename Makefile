@@ -125,7 +125,8 @@ verdicts: $(TEST)/.installed ## judge every mistake and alternative, write tests
 receipts: $(TEST)/.installed ## write tests/receipts.txt, the references' costs at production shapes: NAMES for some
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/receipts.py $(NAMES)
 
-bench: $(TEST)/.installed ## time every check, and the import
+bench: $(TEST)/.installed ## time every check, and the import; cycles next to JAX's kernels
+	JAX_PLATFORMS=cpu PYTHONPATH=. $(TEST)/bin/python tests/cycles.py
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/bench.py
 
 size: $(TEST)/.installed ## lines of each wing, private names and patches of JAX, beside their limits
