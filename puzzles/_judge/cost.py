@@ -149,14 +149,22 @@ def _made(jaxpr: Jaxpr) -> Iterator[Written]:
 
     One without a line of the learner's own has that of the call which leads to it.
     """
-    for equation, path in visited(jaxpr):
-        if equation.primitive.name == PALLAS_CALL or _is_view(equation) or observed(equation):
+    steps = list(visited(jaxpr))
+    reads: dict[int, set[str]] = {}
+    for name, v in ((eqn.primitive.name, v) for eqn, _ in steps for v in eqn.invars):
+        reads.setdefault(id(v), set()).add(name)
+    for equation, path in steps:
+        name, readers = equation.primitive.name, (reads.get(id(v)) for v in equation.outvars)
+        if name == PALLAS_CALL or _is_view(equation) or observed(equation):
+            continue
+        # Gradients of slices, padded and summed: XLA fuses all of it into the last sum.
+        if name in ("pad", "add_any") and all(one == {"add_any"} for one in readers):
             continue
         avals = [v.aval for v in equation.outvars if hasattr(v.aval, "shape")]
         size = sum(math.prod(aval.shape) * itemsize(aval.dtype) for aval in avals)
         lines = map(source_text, (equation, *reversed(path)))
         line = next(filter(None, lines), "")
-        yield Written(size * turns(path), equation.primitive.name, line)
+        yield Written(size * turns(path), name, line)
 
 
 def _is_view(equation: JaxprEqn) -> bool:
