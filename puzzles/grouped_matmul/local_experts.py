@@ -170,7 +170,7 @@ PUZZLE = Puzzle(
     solution=local_experts,
     inputs=make_inputs,
     cases=[
-        dict(M=256, K=256, N=384, sizes=(90, 30, 60, 0, 20, 40), first=2, L=3),
+        dict(M=256, K=256, N=384, sizes=(150, 40, 20, 0, 25, 5), first=2, L=3),
         # the last chip of four, and tiles that hang over
         dict(M=124, K=72, N=136, E=144, first=108, L=36, dtype="bfloat16"),
         dict(M=256, K=256, N=384, sizes=(3, 100, 0, 0, 0, 17), first=2, L=3),  # nothing to do

@@ -146,7 +146,11 @@ PUZZLE = Puzzle(
     spec=soft_cap_attention_spec,
     solution=soft_cap_attention,
     inputs=make_inputs,
-    cases=[dict(T=256, S=384, H=64, cap=50.0), dict(T=256, S=64, H=16, cap=200.0)],
+    cases=[
+        dict(T=256, S=384, H=64, cap=50.0),
+        dict(T=256, S=64, H=16, cap=200.0),
+        dict(T=128, S=64, H=16, cap=2.0),
+    ],
     fresh=fresh,
     scale=scale,
     par=dots,
