@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -45,6 +46,7 @@ _LIST = 0.004
 # Of SMEM, where the reference prefetches nothing: a table may stand for arithmetic.
 _TABLE = 0.125
 _CHIP = CHIPS["v5e"]
+_LONG = 4096  # a dim to shorten before a growing kernel is traced
 Facts = dict[str, Any]
 
 
@@ -109,8 +111,7 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
     if known is None:
         return None
     program, par = known
-    usual = {n: one.default for n, one in inspect.signature(puzzle.scale).parameters.items()}
-    label = ", ".join(f"{n}={x:,}" if isinstance(x, int) else f"{n}={x}" for n, x in usual.items())
+    label = _label(_dims(puzzle))
     with learners_code(f"at the production shape, {label}"):
         try:
             traced = traced_for(puzzle, fn, args)
@@ -118,6 +119,33 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
         except AbstractValueError:
             return None
     return Scale(label, mine, par, puzzle.slack)
+
+
+def smaller(puzzle: Puzzle, fn: Callable) -> list[tuple[str, Traced]]:
+    """(label, trace) of `fn` at two parts of the production shape, the second twice the first.
+
+    [] if it cannot be traced there: tables may not fit other dims.
+    """
+    usual, traces = _dims(puzzle), []
+    for half in (2, 1):
+        dims = usual | {
+            name: x // half // (64 if x >= _LONG**2 else 16)
+            for name, x in usual.items()
+            if isinstance(x, int) and x >= _LONG
+        }
+        with suppress(Exception):
+            assert puzzle.scale is not None
+            traces.append((_label(dims), traced_for(puzzle, fn, puzzle.scale(**dims))))
+    return traces if len(traces) == 2 else []
+
+
+def _dims(puzzle: Puzzle) -> dict[str, Any]:
+    parameters = inspect.signature(puzzle.scale).parameters if puzzle.scale else {}
+    return {name: one.default for name, one in parameters.items()}
+
+
+def _label(dims: Mapping[str, Any]) -> str:
+    return ", ".join(f"{n}={x:,}" if isinstance(x, int) else f"{n}={x}" for n, x in dims.items())
 
 
 def traced_for(puzzle: Puzzle, fn: Callable, args: tuple) -> Traced:

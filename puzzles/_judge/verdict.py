@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from puzzles._compile import CHIPS
@@ -140,6 +140,16 @@ def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
         yield sentence("interpret_left_out")
     if re.search(r"interpret\s*=\s*True\b", answer.code.text):
         yield sentence("interpret_always")
+    run = answer.runs[0]
+    names = _in_one_buffer(run.launches)
+    if names and not _in_one_buffer(run.case.reference.launches):
+        yield sentence("one_buffer", name=names[0])
+
+
+def _in_one_buffer(launches: Sequence[Launch]) -> list[str]:
+    """The inputs of several blocks that have a single buffer."""
+    inputs = (operand for launch in launches for operand in launch.inputs)
+    return [operand.name for operand in inputs if operand.buffers == 1 < operand.transfers]
 
 
 def line(puzzle: Puzzle, label: str, cost: Cost, par: Cost | None = None) -> str:

@@ -8,6 +8,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 from learner import judged
 
 import puzzles
@@ -32,6 +33,32 @@ def test_settings_do_not_survive_a_check() -> None:
     )
     assert dict(jax.config.values) == before
     assert judge(ROW_SUM, ROW_SUM.solution).passed
+
+
+def test_a_python_loop_over_blocks_is_not_traced_at_the_production_shape() -> None:
+    def vector_add_kernel(x_ref: jax.Ref, y_ref: jax.Ref, o_ref: jax.Ref) -> None:
+        lengths.append(len(x_ref))
+        for i in range(len(x_ref) // 1024):
+            block = slice(i * 1024, (i + 1) * 1024)
+            o_ref[block] = x_ref[block] + y_ref[block]
+
+    def vector_add(x: jax.Array, y: jax.Array) -> jax.Array:
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return pl.pallas_call(vector_add_kernel, out_shape=shape, interpret=True)(x, y)
+
+    lengths: list[int] = []
+    verdict = judge(puzzles.find("vector_add"), vector_add)
+    assert verdict.rule == "grown-kernel"
+    assert max(lengths) == 2**24 // 64
+
+
+def test_one_buffer_is_remarked_on() -> None:
+    verdict = judged(
+        "row_sum", ("lambda i, j: (i, j))", "lambda i, j: (i, j), pipeline_mode=pl.Buffered(1))")
+    )
+    assert verdict.passed
+    assert "`x_ref` has one buffer" in str(verdict)
+    assert "one buffer" not in str(judge(ROW_SUM, ROW_SUM.solution))
 
 
 @pytest.mark.parametrize("observed", [False, True])

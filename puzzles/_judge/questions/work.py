@@ -8,9 +8,11 @@ from collections import Counter
 
 from puzzles._judge.accuracy import foreign
 from puzzles._judge.answer import Answer, Run
-from puzzles._judge.costs import Scale, at_scale
+from puzzles._judge.costs import Scale, at_scale, smaller
+from puzzles._judge.exceptions import RejectedError
 from puzzles._judge.origin import source_text
 from puzzles._judge.questions.memory import MANY_STEPS
+from puzzles._launch import Traced
 from puzzles._program import equations, longest_body, longest_loop
 from puzzles._rules import Breach, sentence
 
@@ -46,12 +48,16 @@ def counted(run: Run) -> Breach | None:
 
 def body(run: Run) -> Breach | None:
     """Require that no kernel is unrolled into too many operations for a compiler."""
-    operations = longest_body(run.traced.jaxpr)
+    return _grown(run.traced, run.label)
+
+
+def _grown(traced: Traced, label: str) -> Breach | None:
+    operations = longest_body(traced.jaxpr)
     if len(operations) <= _EQUATIONS:
         return None
     line, often = Counter(map(source_text, operations)).most_common(1)[0]
-    form = "line" if line else ""
-    return run.wrong("grown-kernel", form=form, count=len(operations), often=often, line=line)
+    facts = {"count": len(operations), "often": often, "line": line}
+    return Breach("grown-kernel", facts, label, form="line" if line else "")
 
 
 def steps(run: Run) -> Breach | None:
@@ -101,7 +107,18 @@ def audit(run: Run) -> Breach | None:
 
 
 def at_production_scale(answer: Answer) -> list[Scale]:
-    """The answer next to the reference at the production shape; [] if there is none."""
+    """The answer next to the reference at the production shape; [] if there is none.
+
+    A kernel that grows from case to case is traced at a smaller shape first: the trace of a Python
+    loop over the blocks of a production shape would take minutes.
+    """
+    if len({len(longest_body(run.traced.jaxpr)) for run in answer.runs}) > 1:
+        lengths = [0]
+        for label, traced in smaller(answer.puzzle, answer.code.runs):
+            lengths.append(len(longest_body(traced.jaxpr)))
+            finding = _grown(traced, label)
+            if finding and lengths[-1] > 1.5 * lengths[-2] > 0:
+                raise RejectedError(finding)
     answer.scale = at_scale(answer.puzzle, answer.code.runs)
     return [] if answer.scale is None else [answer.scale]
 
