@@ -83,6 +83,11 @@ def _of_the_call(error: Exception) -> str:
         return " ".join(filter(None, (which, also)))
     if isinstance(error, AssertionError) and (kind := params_at_fault(error)):
         return sentence("params_of_a_kind", kind=kind)
+    met = re.search(r"as the array shape (\(.*?\))", str(error))
+    if prefetched and met:
+        own = _own_frames(error)[-1][0].f_locals.items()
+        names = [f"`{name}`" for name, x in own if str(getattr(x, "shape", "")) == met[1]]
+        return sentence("prefetched_are_first", names=" or ".join(names) or met[1])
     if prefetched and "Pytree for `in_specs`" in str(error):
         several = f"{prefetched} arrays of the call have"
         first = several if prefetched > 1 else "array of the call has"

@@ -26,11 +26,14 @@ from puzzles._puzzle import Mistake, Puzzle, mutate
 from puzzles._regions import RegionError
 from puzzles._rules import Breach, sentence
 
+_CAUSES = 3  # named at most, if all wrong numbers are NaN
 _LINES = 3  # replaced at once; if more lines differ, it is another kernel
 
 
 def mistake_on_record(run: Run) -> str | None:
     """The message of the known mistake with the same program or the same numbers, or None.
+
+    NaN does not distinguish mistakes, so up to `_CAUSES` of them are listed.
 
     On the cases before this case and on the next, it must give the same numbers as the answer; an
     equal program does. If a fault of the launch explains the numbers, the mistake must have this
@@ -53,10 +56,14 @@ def mistake_on_record(run: Run) -> str | None:
     compared = [] if cause is not None and only_nan else mistakes
     same_numbers = (m for m in compared if run.answer.affords(case) and _same_values(run, m))
     # Programs of all mistakes before the numbers of any: several mistakes may give equal numbers.
-    mistake = next(itertools.chain(same_programs, same_numbers), None)
-    if mistake is None:
+    known = list(itertools.islice(same_programs, 1))
+    known = known or list(itertools.islice(same_numbers, _CAUSES if only_nan else 1))
+    if not known:
         return None
-    kind = "kernel" if puzzle.kernel else "function"
+    kind, mistake = "kernel" if puzzle.kernel else "function", known[0]
+    if len(known) > 1:
+        listed = "".join(f"\n- {mistake.name}: {mistake.says}." for mistake in known)
+        return sentence("several_give_nan", what=kind, listed=listed)
     key = "all_wrong_is_nan" if only_nan else "known_numbers"
     return sentence(key, what=kind, mistake=mistake.name, says=mistake.says)
 
