@@ -7,7 +7,7 @@ from puzzles.collectives._ring import barrier, neighbours
 __all__ = ["barrier", "compare_gathers", "neighbours"]
 
 ORDER = 5
-AFTER = ("basics", "pipelines")
+AFTER = ("pipelines",)
 TITLE = "Collectives: from one remote copy to a collective matmul"
 HOURS = 4  # of a JAX programmer who is new to TPUs
 SUMMIT = "a matmul that hides its all-gather, as tpu-inference's does"

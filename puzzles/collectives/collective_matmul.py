@@ -29,7 +29,7 @@ pipelines_on_cpu()
 # block `me + i` to the left. These two halves are also the ones to multiply meanwhile. In step 0
 # they make up your own block.
 #
-# `multiply(i)` runs the pipeline on both. Write `owner`, `send` and the step.
+# `multiply` runs the pipeline on both. Write `owner`, `send` and the step.
 # [tpu-inference](https://github.com/vllm-project/tpu-inference)'s `all_gather_matmul` is built from
 # the same parts.
 
@@ -81,10 +81,10 @@ def collective_matmul_kernel(
     def half_of(block, way):
         return all_ref.at[block, pl.ds(pl.multiple_of(way * half, half), half)]
 
-    def multiply(i):
-        # Multiplies both halves that leave in step i.
+    def multiply(turn):
+        # Multiplies both halves that leave in this step.
         def one(way, _):
-            block = owner(i, way)
+            block = owner(turn, way)
             rows = pl.ds(pl.multiple_of((2 * block + way) * half, half), half)
             pipeline(half_of(block, way), w_ref, o_ref.at[rows])
 
