@@ -57,7 +57,8 @@ def _with_lanes(traced: Traced, text: str, page: str) -> tuple[str, str]:
     except HazardError as error:
         wire, hazard = error.wire, error.finding.says
     lanes = f"{hazard}\n{lanes_text(wire)}".strip()
-    return f"{text}\n\n{lanes}", f"{page}<p>{code(hazard)}</p>{lanes_picture(wire)}"
+    page += f"<p>{code(hazard)}</p>" * bool(hazard) + lanes_picture(wire)
+    return f"{text}\n\n{lanes}", page
 
 
 def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:

@@ -121,7 +121,8 @@ def test_a_walk_agrees_with_the_receipt(name, shown):
     puzzles.show(puzzle.solution)
     ((text, page),) = shown
     drawn = list(map(_draw.walk_data, launches))
-    assert page == _draw.walk_page(drawn)
+    walk = _draw.walk_page(drawn)
+    assert page.startswith(walk) if puzzle.axes else page == walk  # lanes follow
     assert len(page.encode()) < 200_000
     for data, launch in zip(drawn, launches, strict=True):
         assert data["faults"] == []
@@ -136,8 +137,12 @@ def test_a_walk_agrees_with_the_receipt(name, shown):
                 assert np.array_equal(mine["blocks"], operand.blocks)
             read += 0 if operand.output else mine["bytes"]
             written += mine["bytes"] if operand.output else 0
-        assert (read, written) == (launch.hbm_bytes_read, launch.hbm_bytes_written)
-        assert data["moved"] == f"read {amount(read)}, written {amount(written)}"
+        moved = launch.hbm_bytes_read, launch.hbm_bytes_written
+        assert read + written == sum(moved)
+        assert (read, written) == moved or puzzle.axes  # a ring reads its output, too
+        most = "at most " * data["moved"].startswith("read at most")
+        read, written = moved
+        assert data["moved"] == f"read {most}{amount(read)}, written {most}{amount(written)}"
         dots = sum(dot.executed for dot in launch.dots)
         busy = int((dots > 0).sum() if launch.dots else launch.busy.sum())
         assert data["busy"] == (busy or None)

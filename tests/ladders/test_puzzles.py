@@ -127,7 +127,7 @@ def test_the_sample_of_mistakes_covers_every_puzzle_and_every_rule() -> None:
     for kind, wanted in {kind: n for pair in MISTAKES for kind, n in _kinds(pair).items()}.items():
         there, taken = (sum(kind in _kinds(one) for one in some) for some in (MISTAKES, COVERING))
         assert taken >= min(wanted, there), kind
-    assert len(COVERING) < 200 or sample.ALL
+    assert len(COVERING) < 250 or sample.ALL
 
 
 @pytest.mark.graduate

@@ -189,7 +189,7 @@ def test_a_launch_inside_a_loop_is_read_once_and_says_how_often_it_runs():
     with pytest.raises(AbstractValueError, match="outside the loop"):
         trace(
             lambda rows, x: lax.map(lambda r: gather(r, x), rows),
-            jnp.zeros((2, 5), i32),
+            jnp.zeros((9, 5), i32),  # too many turns to read each
             S((32, 128), f32),
         )
 
