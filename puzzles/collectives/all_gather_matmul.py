@@ -139,7 +139,7 @@ PUZZLE = Puzzle(
         "Which rows may you read while a copy out of slot `here` is in flight? And which must you "
         "not touch before the wait?",
         "The product of slot `here` stands between start and wait. After the loop one "
-        "block of rows has arrived that nobody has multiplied.",
+        "block of rows has arrived that is not yet multiplied.",
         "In the step two lines: multiply, wait. After the loop, the product of step n - 1, from "
         "the slot that the last step filled.",
     ],

@@ -12,7 +12,7 @@ from puzzles.collectives import barrier
 # %% [markdown]
 # ## all_to_all: a transpose across devices
 #
-# Each device has one chunk for every device. `x[d]` on device `s` shall become `o[s]` on device `d`:
+# Each device has one chunk for every device. `x[d]` on device `s` must become `o[s]` on device `d`:
 # rows become columns.
 #
 # ```text
@@ -22,16 +22,16 @@ from puzzles.collectives import barrier
 #   x[2]      02         12         22              o[2]     20         21         22
 # ```
 #
-# There is no ring: start all `n - 1` remote copies at once, and let the links find their way. Two
-# things change:
+# There is no ring: start all `n - 1` remote copies at once, and let the chips route them (they may
+# contend for links). Two things change:
 #
 # * You write to everybody, so `barrier` must name every other device.
 # * **One** receive semaphore is enough. It counts the bytes of all senders. When you have waited for
 #   the bytes of `n - 1` chunks, all of them have arrived.
 #
-# On v5e a copy over several links is routed only to distances that are powers of two, as
-# [JAX's documentation](https://docs.jax.dev/en/latest/pallas/tpu/distributed.html) says; other
-# chips have no such limit.
+# A v5e routes only to offsets that are powers of two, as
+# [JAX's documentation](https://docs.jax.dev/en/latest/pallas/tpu/distributed.html) says. On a ring of
+# more than three v5e this kernel would need another route.
 
 
 # %%

@@ -11,16 +11,16 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## barrier_first: is my neighbour there yet?
 #
-# Devices do not start a kernel at the same moment. If you send to a device that is still in the
-# kernel before, your data land in memory that somebody else uses.
+# Devices do not start a kernel at the same moment. If you send to a device that is still running
+# the previous kernel, your data land in memory which that kernel uses.
 #
 # Until now Pallas took care of it: before the kernel, all devices waited for one another. A kernel
 # that uses a **barrier semaphore** does this itself, and waits only for those that it needs:
 #
 # ```python
-# sem = pltpu.get_barrier_semaphore()            # the launch gives a collective_id for it
+# sem = pltpu.get_barrier_semaphore()            # which one: the launch's collective_id
 # pl.semaphore_signal(sem, 1, device_id=(2,))    # adds 1 to it on device 2
-# pl.semaphore_wait(sem, 3)                      # waits here until it is 3, and takes 3 off
+# pl.semaphore_wait(sem, 3)                      # waits until it is at least 3, then takes 3 off
 # ```
 #
 # ```text
@@ -28,7 +28,7 @@ from puzzles import INTERPRET
 #        <──────────── signal ────────────        <──────────── signal ────────────
 # ```
 #
-# Whom do you tell that you are here? And for whose signal do you wait, before the copy starts?
+# Who must know that you are here? And for whose signal do you wait, before the copy starts?
 
 
 # %%
@@ -66,7 +66,8 @@ def barrier_first(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 # %% [markdown]
 # From here on two functions of the project save you typing: `neighbours()` returns
-# `(me, left, right, n)`, and `barrier(left, right)` signals both of them and waits for both.
+# `(me, left, right, n)`, and `barrier(left, right)` signals both of them and waits for both. In one
+# program, kernels with different barriers need different `collective_id`s.
 
 # %% tags=["author"]
 import jax.numpy as jnp

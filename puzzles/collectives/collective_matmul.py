@@ -17,7 +17,7 @@ pipelines_on_cpu()
 # %% [markdown]
 # ## collective_matmul: all of it
 #
-# `all_gather_matmul` kept everything in VMEM, so it ends at a few MiB. Now `x`, `w` and the result
+# `all_gather_matmul` kept everything in VMEM, so its size is limited. Now `x`, `w` and the result
 # stay in HBM, as in production. You have all the parts:
 #
 # * from `bidirectional_all_gather`: halves travel in both directions into `all_ref`, a buffer in HBM
@@ -26,12 +26,12 @@ pipelines_on_cpu()
 # * from `all_gather_matmul`: multiply what you have while the next part travels.
 #
 # In step `i` two halves leave, the first half of block `me - i` to the right and the second half of
-# block `me + i` to the left. These two halves are also the ones to multiply meanwhile. In step 0
+# block `me + i` to the left. Meanwhile, multiply these two halves. In step 0
 # they make up your own block.
 #
 # `multiply` runs the pipeline on both. Write `owner`, `send` and the step.
-# [tpu-inference](https://github.com/vllm-project/tpu-inference)'s `all_gather_matmul` is built from
-# the same parts.
+# [tpu-inference](https://github.com/vllm-project/tpu-inference)'s `all_gather_matmul` also sends
+# halves both ways, but copies its blocks by hand.
 
 
 # %%
@@ -46,6 +46,7 @@ def collective_matmul_kernel(
     me, left, right, n = neighbours()
     half, (K, N) = x_ref.shape[0] // 2, w_ref.shape
     barrier(left, right)
+    # Production sends step 0 from x_ref, and skips this copy.
     own = pltpu.make_async_copy(x_ref, all_ref.at[me], local_sem)
     own.start()
     own.wait()
@@ -151,11 +152,11 @@ def collective_matmul(
 # print(compare_gathers("v5e"), compare_gathers("v6e"), sep="\n\n")
 
 # %% [markdown]
-# On v5e the products take longer than the copies: whoever overlaps them wins, and
-# `all_gather_matmul`, which has everything in VMEM, needs no second direction.
-# `collective_matmul` also waits for blocks from HBM, but its arrays may be as large as HBM. On v6e
-# the matrix unit is four times as fast and the links are twice as fast, so the wire decides, and the
-# second direction pays.
+# On v5e a product takes about as long as a copy: whoever overlaps them wins. `all_gather_matmul`
+# needs no second direction, but here its result alone would fill 64 MiB of VMEM. `collective_matmul`
+# reads all of `w` again for each half, and waits for these blocks. On v6e the matrix unit is almost
+# five times as fast and the links are twice as fast, so the wire decides, and the second direction
+# pays.
 #
 # Use XLA's collective when nothing can run meanwhile, or when it overlaps by itself: XLA splits a
 # gather before a matmul in the same way, as a
@@ -165,9 +166,10 @@ def collective_matmul(
 # ### The way on
 #
 # * JAX's [tutorial on distributed kernels](https://docs.jax.dev/en/latest/pallas/tpu/distributed.html)
-#   nests a reduce-scatter in `emit_pipeline`.
+#   nests `emit_pipeline` in a reduce-scatter.
 # * tokamax's ring attention (2026) sends shards by `lax.ppermute`, between launches of splash.
-# * tpu-inference's fused mixture of experts (2026) puts `dispatch_tokens` into the grouped matmul.
+# * tpu-inference's fused mixture of experts (v2, 2026) sends result rows home from inside the grouped
+#   matmul.
 # * Between slices data go over the data centre's network, and XLA's collectives are the way.
 
 # %% tags=["author"]

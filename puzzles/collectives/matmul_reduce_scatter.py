@@ -14,8 +14,8 @@ from puzzles.collectives import barrier, neighbours
 # ## matmul_reduce_scatter: the other half of a layer
 #
 # A layer of a model begins with `all_gather_matmul` and ends with its mirror image. Now each device
-# has its own columns of `x` and its own rows of `w`. Their product has the full shape, but there are
-# `n` such summands. Each device shall end with its share of the rows of the sum.
+# has its own columns of `x` and its own rows of `w`. Their product has the full shape, but it is one of
+# `n` summands. Each device must end with its share of the rows of the sum.
 #
 # That is `x @ w`, then `ring_reduce_scatter`. Hide the wire again: sums travel around the ring, and
 # in each step you add **one chunk** of your product. You need not have it before the step begins:

@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## permute_on_mesh: along one axis of two
 #
-# The chips of a TPU are connected as a torus, with two or three axes of links. Programs see them as
-# a **mesh** with named axes. Here it has two, `"y"` and `"x"`, and each row along `"x"` is a ring of
+# The chips of a TPU form a grid with two or three axes of links; in large slices an axis closes to a
+# ring. Programs see them as a **mesh** with named axes. Here it has two, `"y"` and `"x"`, and each row along `"x"` is a ring of
 # its own:
 #
 # ```text

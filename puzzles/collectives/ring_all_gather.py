@@ -12,7 +12,7 @@ from puzzles.collectives import barrier, neighbours
 # %% [markdown]
 # ## ring_all_gather: pass it on
 #
-# Every device shall end with the blocks of all devices, as `lax.all_gather` returns them. Each has
+# Every device must end with the blocks of all devices, as `lax.all_gather` returns them. Each has
 # links only to its neighbours, so the blocks go around the ring in `n - 1` steps. In a step each
 # device passes on what arrived in the step before:
 #
@@ -26,7 +26,7 @@ from puzzles.collectives import barrier, neighbours
 # ![The lanes of four devices: in each of three steps every device sends to the next](diagrams/collectives/ring_all_gather.svg)
 #
 # A block has the same place in `o_ref` on all devices, so `src_ref` and `dst_ref` are the same
-# expression. Nothing is written twice, so nobody needs leave to write.
+# expression. Nothing is written twice, so nobody needs permission to write.
 #
 # Each step has a receive semaphore of its own. If all steps shared one, the bytes of a later step
 # could end the wait of an earlier one.

@@ -12,7 +12,7 @@ from puzzles.collectives import barrier, neighbours
 # %% [markdown]
 # ## ring_all_reduce: may I overwrite it?
 #
-# Every device shall end with the sum of all blocks, like `lax.psum`. They go around the ring as
+# Every device must end with the sum of all blocks, like `lax.psum`. They go around the ring as
 # before, and each device adds what arrives. Two slots are enough: in step `i` the block in slot
 # `i % 2` goes into the other slot of the right neighbour.
 #

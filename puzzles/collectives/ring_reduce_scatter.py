@@ -12,9 +12,9 @@ from puzzles.collectives import barrier, neighbours
 # %% [markdown]
 # ## ring_reduce_scatter: a sum that grows on its way
 #
-# `ring_all_reduce` gave everybody the whole sum. Often each device needs only its share
-# (`lax.psum_scatter`). Each device has one chunk for every device, `x[0]` to `x[n - 1]`, and shall
-# end with the sum over all devices of the chunks with its own number.
+# `ring_all_reduce` gave everybody the whole sum. Often each device needs only its share of
+# the sum (`lax.psum_scatter`). Each device has one chunk for every device, `x[0]` to `x[n - 1]`, and
+# must end with the sum over all devices of the chunks with its own number.
 #
 # So let the **sum** travel. It starts one device to the right of its home, and goes around the
 # ring. Each device adds its own chunk of that number, and the last to add is its owner:

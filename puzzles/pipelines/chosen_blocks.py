@@ -22,7 +22,7 @@ from puzzles import INTERPRET
 # ```
 #
 # A core reads single numbers from SMEM only, so the table cannot stay in HBM. The pipeline calls
-# the index map for the next step while the body of this one runs. So the table has to be there
+# the index map for the next step before the body of this one runs. So the table has to be there
 # before the pipeline begins.
 #
 # Block t of the result is block `table[t]` of `x`. Blocks have 64 rows.

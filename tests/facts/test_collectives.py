@@ -53,6 +53,8 @@ def test_overlap_pays_where_the_prose_says_so() -> None:
         {name: way(name, chip, **sizes).seconds for name in WAYS} for chip in ("v5e", "v6e")
     )
     assert min(v5e, key=v5e.__getitem__) == "all_gather_matmul"
+    gather = way("ring_all_gather", "v5e", **sizes)
+    assert 0.8 < (gather.product / 4) / (gather.wire / 3) < 1.0
     assert v6e["collective_matmul"] < v6e["all_gather_matmul"] < v6e["ring_all_gather"]
     table = compare_gathers("v5e", M=64, K=128, N=512)
     assert [line.split()[0] for line in table.splitlines()[1:-1]] == [*WAYS]
