@@ -57,8 +57,8 @@ def _with_lanes(traced: Traced, text: str, page: str) -> tuple[str, str]:
     except HazardError as error:
         wire, hazard = error.wire, error.finding.says
     lanes = f"{hazard}\n{lanes_text(wire)}".strip()
-    page += f"<p>{code(hazard)}</p>" * bool(hazard) + lanes_picture(wire)
-    return f"{text}\n\n{lanes}", page
+    words = f"<p>{code(hazard)}</p>" * bool(hazard)
+    return f"{lanes}\n\n{text}", f"{words}{lanes_picture(wire)}{page}"
 
 
 def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:

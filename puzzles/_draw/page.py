@@ -156,7 +156,7 @@ def _rows(data: Data) -> tuple[list[str], str]:
     for role, moves in groups:
         kinds = ("written", "held") if role == "output" else ("fetched", "reused")
         rows += _row(moves, *kinds, late=1 if role == "output" else -1)
-    names.append("dots" if data["noun"] else "body")
+    names.append("dots" if data["unit"] else "body")
     rows += _row([work > 0 for work in data["work"]], "work", "skipped")
     return names, rows
 
@@ -180,7 +180,7 @@ def _row(moves: Sequence[bool], high: str, low: str, late: int = 0) -> str:
 def _body(data: Data, frames: Frames) -> str:
     """The body's box, and its work in each step."""
     work = data["work"]
-    does = [plural(n, "dot") if data["noun"] else "computes" for n in work]
+    does = [plural(n, "dot") if data["unit"] else "computes" for n in work]
     does = [words if n else "does no arithmetic" for words, n in zip(does, work, strict=True)]
     core = frames.attributes(
         class_=each([f"pz-core pz-{'work' if n else 'skipped'}" for n in work])

@@ -107,6 +107,14 @@ def unpacked(text: str) -> list[int]:
     return found
 
 
+def test_a_body_does_dots_only_if_it_has_some(shown):
+    puzzles.show(puzzles.find("add_ten").solution)
+    puzzles.show(puzzles.find("tiled_matmul").solution)
+    (_, adds), (_, multiplies) = shown
+    assert (">computes<" in adds, ">1 dot<" in adds) == (True, False)
+    assert (">computes<" in multiplies, ">1 dot<" in multiplies) == (False, True)
+
+
 @pytest.mark.graduate
 @pytest.mark.parametrize("name", sample.share(PUZZLES, 6))
 def test_a_walk_agrees_with_the_receipt(name, shown):
@@ -122,7 +130,7 @@ def test_a_walk_agrees_with_the_receipt(name, shown):
     ((text, page),) = shown
     drawn = list(map(_draw.walk_data, launches))
     walk = _draw.walk_page(drawn)
-    assert page.startswith(walk) if puzzle.axes else page == walk  # lanes follow
+    assert page.endswith(walk) if puzzle.axes else page == walk  # lanes come first
     assert len(page.encode()) < 200_000
     for data, launch in zip(drawn, launches, strict=True):
         assert data["faults"] == []
