@@ -226,6 +226,8 @@ class Machine(NumpyInterpreter):
             if ranges is not None and len(ranges) == ref.ndim:
                 if any(scalar is ref for scalar in self.buffers[: len(self.launch.scalars)]):
                     words = "scalars_outside"
+                elif min(first for first, *_ in ranges) < 0:
+                    words = "index_below_zero"
                 span = ", ".join(f"{a}" if index else f"{a}:{b}" for a, b, index in ranges)
                 spelt = dict(ref=f"`{name}`" if name else "a ref", name=name or "ref", part=span)
                 self.wrong(equation, words, "out-of-bounds", operand=name, shape=ref.shape, **spelt)

@@ -26,8 +26,8 @@ from puzzles.collectives import barrier
 # contend for links). Two things change:
 #
 # * You write to everybody, so `barrier` must name every other device.
-# * **One** receive semaphore is enough. It counts the bytes of all senders. When you have waited for
-#   the bytes of `n - 1` chunks, all of them have arrived.
+# * **One** receive semaphore is enough, because you read nothing before all chunks have arrived. It
+#   counts the bytes of all senders: wait for those of `n - 1` chunks.
 #
 # A v5e routes only to offsets that are powers of two, as
 # [JAX's documentation](https://docs.jax.dev/en/latest/pallas/tpu/distributed.html) says. On a ring of

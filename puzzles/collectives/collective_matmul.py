@@ -73,8 +73,8 @@ def collective_matmul_kernel(
     )
 
     def owner(i, way):
-        # Whose half leaves in step i, to the right (way 0) or to the left (way 1)? Both numbers may
-        # be traced.
+        # Whose half leaves in step i, to the right (way 0) or to the left (way 1)? In
+        # `multiply` both are traced.
         ### BEGIN SOLUTION
         return lax.rem(me + jnp.where(way == 0, n - i, i), n)
         ### END SOLUTION
