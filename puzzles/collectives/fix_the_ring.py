@@ -17,8 +17,8 @@ from puzzles.collectives import barrier, neighbours
 # with credits. A colleague made it faster: while the block in `here` is still leaving, the maximum
 # is already taken of the block that has arrived.
 #
-# It has passed every test for a year: in JAX's own simulator, by default, the numbers are right. Then a
-# training job on a thousand chips gives a wrong maximum, once a week.
+# It has passed every test for a year: in JAX's own simulator, too, most runs give the right
+# numbers. Then a training job on a thousand chips gives a wrong maximum, once a week.
 #
 # Ask of each slot, as in `ring_all_reduce`:
 #
