@@ -1,7 +1,6 @@
 """From one remote copy to a collective matmul: fifteen puzzles."""
 
-from typing import Any
-
+from puzzles.collectives._costs import compare_gathers
 from puzzles.collectives._ring import barrier, neighbours
 
 __all__ = ["barrier", "compare_gathers", "neighbours"]
@@ -66,10 +65,3 @@ Every device sends to every other device, first equal shares, then as many rows 
 
 While data travel, the matrix unit has time. Give it work.""",
 }
-
-
-def compare_gathers(chip: str = "v5e", **sizes: Any) -> str:
-    """A table of the costs of the ladder's ways to gather rows and multiply them."""
-    from puzzles.collectives._costs import compare_gathers as compared  # imports the puzzles
-
-    return compared(chip, **sizes)

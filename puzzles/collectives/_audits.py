@@ -38,10 +38,13 @@ def at_once(wire: Wire, count: int) -> None:
         )
 
 
-def hidden(wire: Wire) -> None:
-    """Asserts that each copy to another device has a product between its start and its wait."""
-    for one in wire.transfers:
+def hidden(wire: Wire, device: int | None = None, verb: str = "multiply") -> None:
+    """Asserts that each copy has a product between its start and its wait.
+
+    device: the sender of the copies to look at; None: all devices. verb: the product, in words.
+    """
+    for one in wire.transfers if device is None else wire.copies(device):
         assert one.overlapped, (
             f"device {one.source} multiplies nothing while its copy to device {one.target} is in "
-            "flight: start the copy, multiply what you have, and wait after that"
+            f"flight: start the copy, {verb} what you have, and wait after that"
         )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 
 from puzzles import find
@@ -43,23 +42,13 @@ def way(name: str, chip: str, devices: int, M: int, K: int, N: int) -> Way:
     """A way to multiply `devices` blocks of (M, K) bf16 rows by (K, N), by the receipt's model."""
     multiplies = WAYS[name]
     x, w = jnp.zeros((devices, M, K), jnp.bfloat16), jnp.zeros((devices, K, N), jnp.bfloat16)
-    fn: Callable = find(name).solution
-    if name == "collective_matmul":
-        fn = _in_blocks(fn, M, K, N)
+    blocks = dict(bm=M // 2, bk=K, bn=N // 4)  # large, so that the run has few steps
+    fn = functools.partial(find(name).solution, **blocks if name == "collective_matmul" else {})
     args = (x, w) if multiplies else (x,)
     wire = on_chips(trace_call(over_mesh(fn, {"x": devices}), *args), chip).wire
     product = 2 * devices * M * K * N / CHIPS[chip].flops_per_second
     sent, copies = sum(wire.sent(0).values()), len(wire.copies(0))
     return Way(sent, copies, wire.seconds, 0.0 if multiplies else product)
-
-
-def _in_blocks(fn: Callable, M: int, K: int, N: int) -> Callable:
-    """`fn` with large blocks, so that the run has few steps."""
-
-    def whole(x: jax.Array, w: jax.Array) -> jax.Array:
-        return fn(x, w, bm=M // 2, bk=K, bn=N // 4)
-
-    return whole
 
 
 def compare_gathers(

@@ -79,14 +79,11 @@ def all_to_all(x: Float[Array, "D M N"]) -> Float[Array, "D M N"]:
 # %% tags=["author"]
 import jax.numpy as jnp
 
-from puzzles import Launch, Puzzle, array, rng
+from puzzles import Launch, Puzzle
 from puzzles._simulator import Wire
 from puzzles.collectives._audits import at_once, sends
 from puzzles.collectives.right_permute import fresh
-
-
-def make_inputs(key, x, M, N):
-    return (array(rng(key).normal(0.3, 1, (x, x, M, N)), jnp.float32),)
+from puzzles.collectives.ring_reduce_scatter import make_inputs
 
 
 def audit(launch: Launch, *, args, wire: Wire) -> None:

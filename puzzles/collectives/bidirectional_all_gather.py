@@ -90,25 +90,17 @@ def bidirectional_all_gather(x: Float[Array, "M N"]) -> Float[Array, "D M N"]:
 # receipt(bidirectional_all_gather)
 
 # %% tags=["author"]
-import jax.numpy as jnp
-
-from puzzles import Launch, Puzzle, array, rng
+from puzzles import Launch, Puzzle
 from puzzles._simulator import Wire
 from puzzles.collectives._audits import both_ways, sends
-
-
-def make_inputs(key, x, M, N):
-    return (array(rng(key).normal(0.3, 1, (x, M, N)), jnp.float32),)
+from puzzles.collectives.right_permute import make_inputs
+from puzzles.collectives.ring_all_gather import scale
 
 
 def audit(launch: Launch, *, args, wire: Wire) -> None:
     n = wire.devices
     sends(wire, (n - 1) * args[0].nbytes / n, "each half of n - 1 blocks, one time")
     both_ways(wire)
-
-
-def scale(M=1024, N=4096):
-    return (jax.ShapeDtypeStruct((4, M, N), jnp.bfloat16),)
 
 
 def fresh(r):

@@ -70,19 +70,8 @@ def broadcast_ring(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 
 # %% tags=["author"]
-import jax.numpy as jnp
-
-from puzzles import Puzzle, array, rng
-from puzzles.collectives.right_permute import fresh
-
-
-def make_inputs(key, x, M, N):
-    return (array(rng(key).normal(0.3, 1, (x, M, N)), jnp.float32),)
-
-
-def scale(M=4096, N=2048):
-    return (jax.ShapeDtypeStruct((4, M, N), jnp.float32),)
-
+from puzzles import Puzzle
+from puzzles.collectives.right_permute import fresh, make_inputs, scale
 
 PUZZLE = Puzzle(
     axes={"x": 4},

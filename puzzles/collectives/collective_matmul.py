@@ -173,17 +173,10 @@ def collective_matmul(
 # * Between slices data go over the data centre's network, and XLA's collectives are the way.
 
 # %% tags=["author"]
-from puzzles import Launch, Puzzle, array, rng
+from puzzles import Launch, Puzzle
 from puzzles._simulator import Wire
 from puzzles.collectives._audits import both_ways, hidden, sends
-
-
-def make_inputs(key, x, M, K, N):
-    r = rng(key)
-    return (
-        array(r.normal(0.3, 1, (x, M, K)), jnp.float32),
-        array(r.normal(0, K**-0.5, (x, K, N)), jnp.float32),
-    )
+from puzzles.collectives.all_gather_matmul import make_inputs
 
 
 def audit(launch: Launch, *, args, wire: Wire) -> None:

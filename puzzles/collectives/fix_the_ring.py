@@ -91,17 +91,9 @@ def fix_the_ring(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 # show(fix_the_ring)
 
 # %% tags=["author"]
-from puzzles import Puzzle, array, rng
-from puzzles.collectives.right_permute import fresh
-
-
-def make_inputs(key, x, M, N):
-    return (array(rng(key).normal(0.3, 1, (x, M, N)), jnp.float32),)
-
-
-def scale(M=512, N=1024):
-    return (jax.ShapeDtypeStruct((4, M, N), jnp.float32),)
-
+from puzzles import Puzzle
+from puzzles.collectives.right_permute import fresh, make_inputs
+from puzzles.collectives.ring_all_reduce import scale
 
 PUZZLE = Puzzle(
     picture=False,  # a picture of the step would be the answer

@@ -89,14 +89,10 @@ def ring_all_gather(x: Float[Array, "M N"]) -> Float[Array, "D M N"]:
 # %% tags=["author"]
 import jax.numpy as jnp
 
-from puzzles import Launch, Puzzle, array, rng
+from puzzles import Launch, Puzzle
 from puzzles._simulator import Wire
 from puzzles.collectives._audits import sends
-from puzzles.collectives.right_permute import fresh
-
-
-def make_inputs(key, x, M, N):
-    return (array(rng(key).normal(0.3, 1, (x, M, N)), jnp.float32),)
+from puzzles.collectives.right_permute import fresh, make_inputs
 
 
 def audit(launch: Launch, *, args, wire: Wire) -> None:

@@ -95,12 +95,8 @@ def ring_all_reduce(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 # %% tags=["author"]
 import jax.numpy as jnp
 
-from puzzles import Puzzle, array, rng
-from puzzles.collectives.right_permute import fresh
-
-
-def make_inputs(key, x, M, N):
-    return (array(rng(key).normal(0.3, 1, (x, M, N)), jnp.float32),)
+from puzzles import Puzzle
+from puzzles.collectives.right_permute import fresh, make_inputs
 
 
 def scale(M=512, N=1024):
