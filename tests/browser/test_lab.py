@@ -20,14 +20,13 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-import ring_sum
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
 import puzzles
 from puzzles import _check, _draw, _show
 from puzzles._check import verdict_page
 from puzzles._program import over_mesh
-from puzzles._puzzle import mutate, starter_function
+from puzzles._puzzle import starter_function
 from puzzles._receipt import receipt_html, receipt_text
 
 ROOT = Path(__file__).parents[2]
@@ -358,8 +357,8 @@ SHOWN = {
     "many_operands": lambda: _walk("attention_dkv"),
     "copied": lambda: _walk("double_buffered_matmul"),
     "sweep": _sweep_of_tiles,
-    "lanes": lambda: _lanes(ring_sum.ring_sum),
-    "crossed lanes": lambda: _lanes(mutate(ring_sum.PUZZLE, ring_sum.PUZZLE.mistakes[0])),
+    "lanes": lambda: _lanes(puzzles.find("ring_all_reduce").solution),
+    "crossed lanes": lambda: _lanes(starter_function(puzzles.find("fix_the_ring"))),
     "line": lambda: _draw.plot_svg([1234567.0, 1.0], "loss by step"),
 }
 

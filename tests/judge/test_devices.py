@@ -7,18 +7,22 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ring_sum import PUZZLE, ring_sum
 
+import puzzles
 from puzzles import judge, on_devices, show
 from puzzles._author import soundness
 from puzzles._judge import cases, execute
 from puzzles._program import over_mesh
 from puzzles._puzzle import load, mutate
 
-BARRIER = """    barrier = pltpu.get_barrier_semaphore()
-    for other in (left, right):
-        pl.semaphore_signal(barrier, 1, device_id=(other,))
-    pl.semaphore_wait(barrier, 2)
+PUZZLE = dataclasses.replace(
+    puzzles.find("ring_all_reduce"), cases=[dict(M=16, N=128), dict(M=8, N=256, x=3)]
+)
+ring_all_reduce = PUZZLE.solution
+EARLY = PUZZLE.mistake("gives the credit before its slot has left")
+BARRIER = "    barrier(left, right)\n"
+SIGNALS = """    for other in (left, right):
+        pl.semaphore_signal(pltpu.get_barrier_semaphore(), 1, device_id=(other,))
 """
 # An edit, and the stage and words of its verdict.
 WRONG = {
@@ -27,7 +31,7 @@ WRONG = {
         ("values", "The first is [0, 0] on device 0"),
     ),
     "no such device": (
-        ("device_id=(right,)", "device_id=(me + 1,)"),
+        ("device_id=(right,)", 'device_id=(lax.axis_index("x") + 1,)'),
         ("memory", "Device 3 copies to device 4, and there are 4"),
     ),
     "waits for a credit too many": (
@@ -35,7 +39,7 @@ WRONG = {
         ("memory", "The kernel hangs, because nothing comes"),
     ),
     "no wait for the barrier": (
-        ("    pl.semaphore_wait(barrier, 2)\n", ""),
+        (BARRIER, SIGNALS),
         ("memory", "which may not be in the kernel yet"),
     ),
     "no barrier": ((BARRIER, ""), ("tpu", "or leave `collective_id` out")),
@@ -48,14 +52,14 @@ WRONG = {
         ("values", "(16, 128)"),
     ),
     "both halves to one side": (
-        ("        copy.wait()\n        o_ref", "        copy.wait_send()\n        o_ref"),
+        ("        copy.wait()\n", "        copy.wait_send()\n"),
         ("memory", "has not waited for its end"),
     ),
 }
 
 
 def test_a_right_answer_passes_and_its_devices_were_played() -> None:
-    verdict = judge(PUZZLE, ring_sum)
+    verdict = judge(PUZZLE, ring_all_reduce)
     assert verdict.passed, verdict
     assert "devices in NumPy" in str(verdict)
     assert "ICI    device 0 sends 24 KiB: 24 KiB to device 1; 3 copies" in str(verdict)
@@ -67,25 +71,24 @@ def test_a_wrong_answer_gets_its_stage_and_cause(what: str) -> None:
     (old, new), (stage, words) = WRONG[what]
     text = PUZZLE.text
     assert old in text
-    verdict = judge(PUZZLE, load(PUZZLE, text.replace(old, new), "answer")["ring_sum"])
+    verdict = judge(PUZZLE, load(PUZZLE, text.replace(old, new), "answer")[PUZZLE.name])
     assert (verdict.stage, words in str(verdict)) == (stage, True), verdict
 
 
 def test_the_known_mistake_is_found_whatever_the_data() -> None:
-    (mistake,) = PUZZLE.mistakes
     for seed in range(3):
-        verdict = judge(PUZZLE, mutate(PUZZLE, mistake), seed=seed)
-        assert (verdict.stage, mistake.says in str(verdict)) == ("memory", True)
+        verdict = judge(PUZZLE, mutate(PUZZLE, EARLY), seed=seed)
+        assert (verdict.stage, EARLY.says in str(verdict)) == ("memory", True)
 
 
 def test_on_devices_runs_a_function_on_a_mesh_that_nobody_has() -> None:
     x = np.random.default_rng(0).normal(size=(4, 8, 128)).astype(np.float32)
-    result = on_devices(ring_sum, jnp.asarray(x), axes={"x": 4})
+    result = on_devices(ring_all_reduce, jnp.asarray(x), axes={"x": 4})
     assert np.allclose(result, x.sum(0), atol=1e-5)
 
 
 def test_on_devices_raises_what_devices_must_not_do() -> None:
-    wrong = mutate(PUZZLE, PUZZLE.mistakes[0])
+    wrong = mutate(PUZZLE, EARLY)
     with pytest.raises(RuntimeError, match="while device 2 still sends it"):
         on_devices(wrong, jnp.zeros((4, 8, 128)), axes={"x": 4})
 
@@ -94,10 +97,10 @@ def test_show_draws_the_devices_and_crosses_the_copy_that_overwrites(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     x = jnp.zeros((4, 16, 128))
-    show(over_mesh(ring_sum, {"x": 4}), x)
+    show(over_mesh(ring_all_reduce, {"x": 4}), x)
     right = capsys.readouterr().out
     assert (right.count("device 0 to 1: slots_ref["), right.count("✗")) == (3, 0)
-    show(over_mesh(mutate(PUZZLE, PUZZLE.mistakes[0]), {"x": 4}), x)
+    show(over_mesh(mutate(PUZZLE, EARLY), {"x": 4}), x)
     wrong = capsys.readouterr().out
     assert "while device 2 still sends it" in wrong
     (crossed,) = (line for line in wrong.splitlines() if line.endswith("✗"))
