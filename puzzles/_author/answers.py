@@ -10,16 +10,14 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 
 from puzzles import _regions
-from puzzles._author.repository import BuildError
+from puzzles._author.repository import BuildError, setup_source
 from puzzles._puzzle import Puzzle, load
 from puzzles._rules import to_author
 
 Hunk = tuple[int, int, list[str]]  # the first line to replace, the line after the last, new lines
 _FENCED = re.compile(r"^```(\w*)[ ]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
-_SETUP = (files("puzzles._author") / "setup.txt").read_text(encoding="utf-8")
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _MUCH = 0.6  # if more of a function's lines change, its whole code is easier to read
 
@@ -70,7 +68,7 @@ def change_of(puzzle: Puzzle, answer: str) -> Change:
 
 def _imports_for(puzzle: Puzzle, answer: ast.Module, statements: list[ast.stmt]) -> list[str]:
     """The imports that an answer needs and the puzzle's module lacks."""
-    setup = re.sub(r"(?m)^ *%.*$", "", _SETUP.format(install="", installed=True, first=""))
+    setup = re.sub(r"(?m)^ *%.*$", "", setup_source(puzzle.module.rpartition(".")[0]))
     nodes = [*ast.walk(ast.parse(setup)), *answer.body]
     lines = {
         alias.asname or alias.name.partition(".")[0]: _import(node, alias)

@@ -6,9 +6,7 @@ import inspect
 import keyword
 import re
 import symtable
-import sys
 from collections.abc import Iterator
-from importlib.resources import files
 from types import ModuleType
 
 import jupytext
@@ -17,24 +15,15 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from puzzles import _regions
 from puzzles._author.report import problem
-from puzzles._author.repository import BuildError, Repository, at_line
+from puzzles._author.repository import BuildError, Repository, at_line, setup_source
 from puzzles._puzzle import Puzzle
-
-# Shared by all ladders. It must import all names that a puzzle's module imports, because imports
-# before the first cell of a module do not reach a notebook.
-SETUP = (files("puzzles._author") / "setup.txt").read_text(encoding="utf-8")
 
 
 def setup_cell(ladder: ModuleType, where: Repository) -> NotebookNode:
-    """The cell that installs missing packages and imports the names that all puzzles use.
-
-    A ladder's SETUP_FIRST comes before the lines that start JAX, its SETUP at the end.
-    """
+    """The cell that installs missing packages and imports the names that all puzzles use."""
     needed = dict.fromkeys((ladder.__name__.partition(".")[0], "puzzles", "jaxtyping"))
     installed = " and ".join(f'find_spec("{name}")' for name in needed)
-    first = getattr(ladder, "SETUP_FIRST", "")
-    lines = SETUP.format(install=where.install, installed=installed, first=first).rstrip()
-    own = f"{lines}\n{getattr(ladder, 'SETUP', '')}".rstrip()
+    own = setup_source(ladder.__name__, where.install, installed)
     name = ladder.__name__.rpartition(".")[2]
     return new_code_cell(f'{own}\n\npuzzles.welcome("{name}")', id="setup")
 
@@ -116,8 +105,7 @@ def plain(source: str) -> str:
 
 def _check_names(puzzle: Puzzle, header: str) -> None:
     """Raise BuildError for a name that is bound only in lines that do not reach a notebook."""
-    own = getattr(sys.modules.get(puzzle.module.rpartition(".")[0]), "SETUP", "")
-    setup = plain(SETUP.format(installed="True", install="", first="") + own)
+    setup = plain(setup_source(puzzle.module.rpartition(".")[0]))
     there = _bound(f"{setup}\n{puzzle.text.removeprefix(header)}")
     if lacking := sorted(_bound(header) - there):
         place = puzzle.place(lacking[0], author=False)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 from puzzles._rules import home, to_author
@@ -12,6 +14,10 @@ from puzzles._rules import home, to_author
 ROOT = Path(__file__).resolve().parents[2]
 
 _IMAGE = re.compile(r"""(!\[[^\]]*\]\(|<img\b[^>]*?\bsrc=["'])(?=diagrams/)""")
+
+# Shared by all ladders. It must import all names that a puzzle's module imports, because imports
+# before the first cell of a module do not reach a notebook.
+_SETUP = (files("puzzles._author") / "setup.txt").read_text(encoding="utf-8")
 
 
 class BuildError(Exception):
@@ -106,3 +112,10 @@ def upstream() -> Repository:
     if (ROOT / "pyproject.toml").exists():
         return repository()
     return Repository(home(), "HEAD")
+
+
+def setup_source(ladder: str, install: str = "", installed: str = "True") -> str:
+    """The source of a setup cell, with the lines that the ladder in this package adds."""
+    first, own = (getattr(sys.modules.get(ladder), name, "") for name in ("SETUP_FIRST", "SETUP"))
+    lines = _SETUP.format(install=install, installed=installed, first=first).rstrip()
+    return f"{lines}\n{own}".rstrip()

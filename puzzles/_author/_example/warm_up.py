@@ -1,7 +1,7 @@
 """Scale a matrix, block by block."""
 
 # ✎ Say in the line above what this puzzle teaches.
-#   Import only names here that the setup cell imports (SETUP in puzzles/_author/cells.py); import
+#   Import only names here that the setup cell imports (puzzles/_author/setup.txt); import
 #   anything else in a cell below.
 import jax
 import jax.numpy as jnp
