@@ -395,19 +395,19 @@ class _Mesh:
 
     def finish(self) -> None:
         """Raise `HazardError` if a semaphore is not back at zero."""
-        for one in sorted(self.semaphores.values(), key=lambda each: not each.barrier):
-            if one.value <= 0:
+        for semaphore in sorted(self.semaphores.values(), key=lambda one: not one.barrier):
+            if semaphore.value <= 0:
                 continue
-            device = self.launched[-1][one.device]
-            facts: dict[str, Any] = dict(name=one.name, device=one.device, count=one.value)
-            words = "barrier_left_signalled" if one.barrier else "semaphore_of_device_left"
-            end = next((end for each in one.arrivals for end in each.ends), None)
+            device = self.launched[-1][semaphore.device]
+            where: dict[str, Any] = dict(device=semaphore.device)
+            words = "barrier_left_signalled" if semaphore.barrier else "semaphore_of_device_left"
+            end = next((end for each in semaphore.arrivals for end in each.ends), None)
             if end is not None:
                 words = "landing_not_waited" if end.lands else "sending_not_waited"
                 words = words if end.copy.remote else "copy_of_device_not_waited"
-                facts |= dict(copy=end.copy.line, there=end.copy.receiver, device=end.copy.sender)
+                where = dict(copy=end.copy.line, there=end.copy.receiver, device=end.copy.sender)
             device.ids = ()
-            device.wrong(None, words, **facts)
+            device.wrong(None, words, name=semaphore.name, count=semaphore.value, **where)
 
 
 def _text(equation: JaxprEqn | None) -> str:

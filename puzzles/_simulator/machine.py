@@ -9,6 +9,7 @@ copies at their waits. It raises `HazardError`, with grid step and line, for a h
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import jax.numpy as jnp
@@ -390,11 +391,9 @@ class Machine(NumpyInterpreter):
         return self.run(jaxpr, values, buffers)
 
 
+@lru_cache(maxsize=1024)
 def signals_of(equation: JaxprEqn, size: int, which: int = 2) -> int:
-    """What a copy of `size` bytes adds to its semaphore: 1 if that is a REGULAR semaphore.
-
-    which: the position of the semaphore among the ends of the copy.
-    """
+    """The count that a copy adds to the semaphore at its end `which`: 1 if that is REGULAR."""
     parts, _ = copy_ends(equation.params["tree"], [v.aval for v in equation.invars])
     return size if "dma" in str(parts[which][0].dtype) else min(size, 1)
 
