@@ -153,13 +153,16 @@ def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
 
 def _grid(launch: Launch) -> str:
     """The steps of a launch, and of `emit_pipeline` in its kernel."""
-    inner = launch.pipeline_steps
-    pipeline = f"{plural(inner, 'step')} of a pipeline in the kernel" if inner else ""
-    if not launch.grid and pipeline:
-        return f"none, {pipeline}"
+    pipeline = pipeline_words(launch.pipeline_steps)
     if launch.settings.cores > 1:
-        return f"none, {plural(launch.steps, 'core')}{pipeline and f', {pipeline}'}"
-    return f"{launch.grid} = {plural(launch.steps, 'step')}{pipeline and f', {pipeline}'}"
+        return f"none, {plural(launch.steps, 'core')}{pipeline}"
+    alone = pipeline and not launch.grid
+    return ("none" if alone else f"{launch.grid} = {plural(launch.steps, 'step')}") + pipeline
+
+
+def pipeline_words(steps: int) -> str:
+    """The words after a grid: the steps of `emit_pipeline` in the kernel, "" without any."""
+    return f", {plural(steps, 'step')} of a pipeline in the kernel" if steps else ""
 
 
 def _cores(launch: Launch, chip: Chip) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from puzzles._draw.copies import copies_text
 from puzzles._draw.data import Data
 from puzzles._draw.palette import tuple_words
-from puzzles._receipt import amount
+from puzzles._receipt import amount, pipeline_words
 from puzzles._rules import plural, sentence
 
 
@@ -20,9 +20,7 @@ def title(data: Data) -> str:
     """The kernel, its grid and its steps."""
     grid = f"grid {tuple_words(data['grid'])} = " if data["grid"] else "no grid: "
     steps = f"{'' if data['noun'] == 'core' else grid}{plural(data['steps'], data['noun'])}"
-    inner = data["pipeline"]
-    pipeline = f", {plural(inner, 'step')} of a pipeline in the kernel" if inner else ""
-    return f"{data['kernel']}: {steps}{pipeline}"
+    return f"{data['kernel']}: {steps}{pipeline_words(data['pipeline'])}"
 
 
 def summary(data: Data) -> list[str]:

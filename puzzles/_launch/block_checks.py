@@ -11,12 +11,11 @@ import numpy as np
 
 from puzzles._jax import CUTS_TILES_OF_BYTES
 from puzzles._launch.accesses import begun_elsewhere
-from puzzles._launch.events import EVENTS
+from puzzles._launch.events import EVENTS, place_in_hbm
 from puzzles._launch.finding import WARNING, Finding, ints, line_of, told
 from puzzles._launch.launch import Launch
 from puzzles._launch.log import MOST
 from puzzles._launch.operand import Operand, first_seen, itemsize, row_keys, spread
-from puzzles._launch.slices import ranges_of
 from puzzles._rules import plural, sentence
 
 PARALLEL = ("parallel", "core_parallel", "subcore_parallel")
@@ -134,9 +133,9 @@ def _writes_to_hbm(launch: Launch) -> dict[str, list[tuple[int, np.ndarray]]]:
     writes: dict[str, list[tuple[int, np.ndarray]]] = {}
     for event in starts if len(starts) * launch.steps < EVENTS else ():
         for step, ids in enumerate(launch.program_ids):
-            ref, transforms = event.parts(ids)[1]
-            ranges = ranges_of(transforms)
-            if event.times(ids)[1] and getattr(ref, "space", "") == "hbm" and ranges is not None:
+            place = place_in_hbm(event.parts(ids)[1])
+            if event.times(ids)[1] and place is not None:
+                ref, ranges = place
                 ends = [*(r[:2] for r in ranges), *((0, n) for n in ref.shape[len(ranges) :])]
                 writes.setdefault(ref.name, []).append((step, np.array(ends).T))
     return writes

@@ -11,6 +11,7 @@ import numpy as np
 from puzzles._jax import JaxprEqn, copy_parts
 from puzzles._launch.abstract_refs import at_step, called
 from puzzles._launch.log import LEAST, MOST
+from puzzles._launch.slices import Ranges, ranges_of
 from puzzles._program import FUEL
 
 COPIES = ("dma_start", "dma_wait")
@@ -57,6 +58,15 @@ class Event:
             return copy_parts(self.equation.params["tree"], values)
         ref, transforms, *_ = accessed(self.equation, values)
         return ((ref, transforms),)
+
+
+def place_in_hbm(part: Part) -> tuple[Any, Ranges] | None:
+    """The array and the ranges of a part in HBM; None if it is elsewhere, unknown or empty."""
+    ref, transforms = part
+    ranges = ranges_of(transforms)
+    if getattr(ref, "space", "") != "hbm" or ranges is None or any(a >= b for a, b, _ in ranges):
+        return None
+    return ref, ranges
 
 
 def accessed(equation: JaxprEqn, values: Sequence[Any]) -> tuple[Any, tuple[Any, ...], Any, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from puzzles._launch.copies import by_pipeline
-from puzzles._launch.events import Event, Part
+from puzzles._launch.events import Event, Part, place_in_hbm
 from puzzles._launch.finding import ERROR, WARNING, Finding, line_of, told
 from puzzles._launch.launch import Launch
 from puzzles._launch.slices import ranges_of, ranges_shown
@@ -35,24 +35,15 @@ def revisited_inside(launch: Launch) -> Iterator[Finding]:
                 first.setdefault(event.parts(ids)[0][0], event.name)
                 continue
             source, target, _ = event.parts(ids)
-            seen = {one for one in seen if one[1] != _place(source)}  # it is fetched again
-            if id(event) not in pipes or _place(target) is None:
+            seen = {one for one in seen if one[1] != place_in_hbm(source)}  # it is fetched again
+            if id(event) not in pipes or place_in_hbm(target) is None:
                 continue
-            block = source[0], _place(target)
+            block = source[0], place_in_hbm(target)
             if block in seen and target[0].name not in named:
                 named.add(target[0].name)
                 yield _finding(launch, event, target, first.get(source[0]) == "get")
             seen.add(block)
             first.pop(source[0], None)
-
-
-def _place(part: Part) -> Any:
-    """A part of an array in HBM; None for any other, or where it is not known."""
-    ref, transforms = part
-    ranges = ranges_of(transforms)
-    if getattr(ref, "space", "") != "hbm" or ranges is None or any(a >= b for a, b, _ in ranges):
-        return None
-    return ref, ranges
 
 
 def _finding(launch: Launch, event: Event, target: Part, reads: bool) -> Finding:

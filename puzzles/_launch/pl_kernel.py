@@ -56,7 +56,7 @@ def _cores(equation: JaxprEqn) -> Mapping[str, int]:
     if equation.primitive.name == _KIND:
         alone = len(p["jaxprs"]) == 1 and not p["external_meshes"]
         return p["meshes"][0].shape if alone and type(p["meshes"][0]).__name__ == _MESH else {}
-    if equation.primitive.name != PALLAS_CALL:  # of `kernel` in `_jax.py`, on JAX before 0.10.1
+    if equation.primitive.name != PALLAS_CALL:  # of `kernels_on_old_jax`, before 0.10.1
         return {}
     grid = p["grid_mapping"]
     return dict(zip(grid.grid_names or (), grid.grid, strict=False))

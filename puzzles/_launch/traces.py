@@ -198,12 +198,12 @@ def _expansion(equation: JaxprEqn) -> JaxprEqn:
             return jax.tree.leaves(primitive.expand(*jax.tree.unflatten(primitive.in_tree, flat)))
         first, carries = scan_counts(p)
         carry, body = flat[first:][:carries], jaxpr_as_fun(p["jaxpr"])
-        rows: list[Any] = []
+        rows: dict[int, Any] = {}
         for n in range(p["length"])[:: -1 if p["reverse"] else 1]:
             given = (x[n] for x in flat[first + carries :])
             out = body(*flat[:first], *carry, *given)
-            carry, rows = out[:carries], [*rows, out[carries:]]
-        columns = zip(*rows[:: -1 if p["reverse"] else 1], strict=True)
+            carry, rows[n] = out[:carries], out[carries:]
+        columns = zip(*(rows[n] for n in sorted(rows)), strict=True)
         return [*carry, *map(jnp.stack, columns)]
 
     forms = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)

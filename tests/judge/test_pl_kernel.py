@@ -274,6 +274,17 @@ def test_rows_that_two_cores_write_are_named() -> None:
     assert faults(launch) == ()
 
 
+def test_two_cores_may_copy_no_rows_to_one_place() -> None:
+    whole = half_body(own, own)
+
+    def body(x_hbm, o_hbm, rows):
+        whole(x_hbm, o_hbm, rows)
+        pltpu.sync_copy(rows.at[pl.ds(0, 0)], o_hbm.at[pl.ds(8, 0)])
+
+    (launch,) = trace(on_two_cores(body), jax.ShapeDtypeStruct((256, 256), np.float32))
+    assert faults(launch) == ()
+
+
 def test_all_rows_that_two_cores_write_are_refused_though_the_numbers_are_right() -> None:
     verdict = judge(find("add_ten"), add_ten(add_ten_body(), cores=2))
     assert not verdict.passed

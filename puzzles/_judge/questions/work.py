@@ -113,11 +113,11 @@ def at_production_scale(answer: Answer) -> list[Scale]:
     loop over the blocks of a production shape would take minutes.
     """
     if len({len(longest_body(run.traced.jaxpr)) for run in answer.runs}) > 1:
-        lengths = [0]
-        for label, traced in smaller(answer.puzzle, answer.code.runs):
-            lengths.append(len(longest_body(traced.jaxpr)))
-            finding = _grown(traced, label)
-            if finding and lengths[-1] > 1.5 * lengths[-2] > 0:
+        parts = smaller(answer.puzzle, answer.code.runs)
+        lengths = [len(longest_body(traced.jaxpr)) for _, traced in parts]
+        if parts and lengths[1] > 1.5 * lengths[0] > 0:
+            label, traced = parts[1]
+            if finding := _grown(traced, label):
                 raise RejectedError(finding)
     answer.scale = at_scale(answer.puzzle, answer.code.runs)
     return [] if answer.scale is None else [answer.scale]
