@@ -27,6 +27,7 @@ from puzzles._launch.calls import LISTED, Call
 from puzzles._launch.launch import Launch
 from puzzles._launch.pl_kernel import as_written, with_kernels_launched
 from puzzles._program import (
+    COLLECTIVES,
     OTHER_KERNELS,
     Graph,
     UnreadableError,
@@ -181,10 +182,16 @@ def _expanded(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _steers(equation: JaxprEqn) -> bool:
-    """True for a short `scan` with prefetched scalars, as `vmap` makes of a batch of them."""
-    if equation.primitive.name != "scan" or equation.params["length"] > UNROLLED:
+    """True for a short `scan` with prefetched scalars, as `vmap` makes of a batch of them.
+
+    One with a collective stays a scan: outside of its `shard_map` it cannot be traced again.
+    """
+    p = equation.params
+    if equation.primitive.name != "scan" or p["length"] > UNROLLED:
         return False
-    calls = kernel_calls(equation.params["jaxpr"].jaxpr)
+    if any(one.primitive.name in COLLECTIVES for one in equations(p["jaxpr"].jaxpr)):
+        return False
+    calls = kernel_calls(p["jaxpr"].jaxpr)
     return any(call.params["grid_mapping"].num_index_operands for call in calls)
 
 

@@ -48,6 +48,7 @@ from puzzles._program.jaxprs import (
     with_interpret,
 )
 from puzzles._program.mapped import (
+    COLLECTIVES,
     axes_around_kernels,
     mesh_axes,
     over_axes,

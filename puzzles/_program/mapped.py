@@ -12,6 +12,12 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._program.jaxprs import PALLAS_CALL, visited
 
+# XLA's collectives between launches, by their primitives.
+COLLECTIVES = (
+    "psum", "psum_invariant", "pmax", "pmin", "ppermute", "all_gather", "all_gather_invariant",
+    "all_to_all", "reduce_scatter",
+)  # fmt: skip
+
 
 def over_mesh(
     fn: Callable, axes: Mapping[str, int], shared: Collection[int] = (), mesh: Any = None

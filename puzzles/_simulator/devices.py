@@ -15,11 +15,21 @@ from functools import lru_cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import JaxprEqn, close, compiler_param, copy_ends, copy_parts, is_remote
+from puzzles._jax import (
+    JaxprEqn,
+    close,
+    compiler_param,
+    copy_ends,
+    copy_parts,
+    is_remote,
+    jaxpr_as_fun,
+)
 from puzzles._launch import Launch, Traced, View, program_of, taken, text_of, when
 from puzzles._program import (
+    COLLECTIVES,
     FUEL,
     ProgramInterpreter,
     UnsupportedError,
@@ -27,6 +37,7 @@ from puzzles._program import (
     equations,
     mesh_axes,
     one_blas_thread,
+    over_axes,
     single,
 )
 from puzzles._rules import sentence
@@ -42,6 +53,7 @@ _WAITS = {
     "signals": "device_waits_for_signals",
     "bytes": "device_waits_for_bytes",
     "others": "device_waits_for_others",
+    "collective": "device_waits_in_collective",
 }
 _INTO = {"reads": "device_reads_into", "writes": "device_writes_into"}
 _LANDS_BEFORE = {"reads": "lands_before_it_reads", "writes": "lands_before_it_writes"}
@@ -139,7 +151,7 @@ class _Body(ProgramInterpreter):
 
     def __init__(self, mesh: _Mesh, number: int) -> None:
         super().__init__(self._runs)
-        self.mesh, self.number, self.launched = mesh, number, 0
+        self.mesh, self.number, self.launched, self.met = mesh, number, 0, 0
 
     def _runs(self, call: JaxprEqn, values: _Values) -> _Values:
         device = _Device(self.mesh, self.number, call, _launch(call, values), self.launched)
@@ -148,12 +160,17 @@ class _Body(ProgramInterpreter):
         self.mesh.program.spent += self.mesh.program.most - device.fuel
         return results
 
+    def _collective(self, equation: JaxprEqn, values: _Values) -> _Values:
+        self.met += 1
+        return self.mesh.meet(self.number, self.met, equation, values)
+
 
 def _axis_index(on: _Body | _Device, equation: JaxprEqn, _: _Values) -> _Values:
     return [on.mesh.index(on.number, equation.params["axis_name"])]
 
 
 _Body.meanings = ProgramInterpreter.meanings | {"axis_index": _axis_index}
+_Body.meanings |= dict.fromkeys(COLLECTIVES, _Body._collective)
 
 
 @lru_cache(maxsize=64)
@@ -263,7 +280,9 @@ class _Mesh:
         self.ends: list[list[_End]] = [[] for _ in range(self.count)]
         # Of a device: accesses that another device may not know of, by place.
         self.accesses: list[dict[Any, tuple[str, View, int, str]]] = [{} for _ in self.clocks]
-        self.waits: dict[int, tuple[_Device, Any, str, _Semaphore | None, int]] = {}
+        self.waits: dict[int, tuple[_Device | None, Any, str, _Semaphore | None, int]] = {}
+        self.met: dict[int, dict[int, tuple[_Values, _Clock]]] = {}  # of each collective, by device
+        self.results: dict[int, list[Any]] = {}  # of each collective, of all devices
 
     def index(self, device: int, named: Any) -> np.int32:
         """`axis_index` of a device along an axis, or several."""
@@ -303,9 +322,25 @@ class _Mesh:
         device.entered = self.clocks[device.number][device.number]
         here[device.number] = device
         if meets:
-            self.wait(device, None, "others", lambda: len(here) == self.count)
+            self.wait(device, device.number, None, "others", lambda: len(here) == self.count)
             for other in here.values():
                 self.join(device.number, other.number, other.entered)
+
+    def meet(self, device: int, number: int, equation: JaxprEqn, values: _Values) -> _Values:
+        """A device's results of its nth collective, which all devices call before any goes on."""
+        given = self.met.setdefault(number, {})
+        given[device] = values, self.carried(device)
+        ready = lambda: len(given) == self.count  # noqa: E731
+        self.wait(None, device, equation, "collective", ready)
+        if number not in self.results:
+            rows = [single(equation, given[n][0]) for n in range(self.count)]
+            columns = [
+                jnp.asarray(np.stack(x)) for x in zip(*(row for _, row in rows), strict=True)
+            ]
+            self.results[number] = over_axes(jaxpr_as_fun(rows[0][0]), self.axes)(*columns)
+        for _, clock in given.values() if equation.primitive.name != "ppermute" else ():
+            self.clocks[device] = [*map(max, self.clocks[device], clock)]
+        return [np.asarray(x[device]) for x in self.results[number]]
 
     def barrier(self, device: int, collective: Any) -> np.ndarray:
         """The barrier semaphore of a device that launches of one `collective_id` share."""
@@ -369,13 +404,13 @@ class _Mesh:
     # Waiting, and what is left.
 
     def wait(
-        self, device: _Device, equation: JaxprEqn | None, unit: str, ready: Callable[[], bool],
-        semaphore: _Semaphore | None = None, count: int = 0,
+        self, device: _Device | None, number: int, equation: JaxprEqn | None, unit: str,
+        ready: Callable[[], bool], semaphore: _Semaphore | None = None, count: int = 0,
     ) -> None:  # fmt: skip
-        """Let a device wait; `unit` of what is known to `deadlock`."""
-        self.waits[device.number] = (device, equation, unit, semaphore, count)
-        self.turns.wait(device.number, ready)
-        del self.waits[device.number]
+        """Let a device wait, in a launch if `device` is one; `unit` tells `deadlock` for what."""
+        self.waits[number] = (device, equation, unit, semaphore, count)
+        self.turns.wait(number, ready)
+        del self.waits[number]
 
     def deadlock(self) -> None:
         """Raise `HazardError`: where each device waits."""
@@ -390,7 +425,10 @@ class _Mesh:
                 text = sentence(_WAITS[unit], **facts)
             places.setdefault(text, []).append(number)
         listed = "; ".join(f"{_named(devices)} {text}" for text, devices in places.items())
-        device, equation, *_ = self.waits[min(self.waits)]
+        inside = ((one, at) for _, (one, at, *_) in sorted(self.waits.items()) if one is not None)
+        device, equation = next(inside, (None, None))
+        if device is None:
+            raise UnsupportedError("a collective that some devices never call")
         device.wrong(equation, "devices_deadlock", listed=listed)
 
     def finish(self) -> None:
@@ -495,7 +533,7 @@ class _Device(Machine):
         if place is None:
             raise UnsupportedError("a copy to a part of memory that has no name")
         if len(other.buffers) <= place:
-            self.mesh.wait(self, None, "others", lambda: len(other.buffers) > place)
+            self.mesh.wait(self, self.number, None, "others", lambda: len(other.buffers) > place)
         return taken(other.buffers[place], transforms)
 
     def arrives(self, owner: int, array: np.ndarray, part: Any, arrival: _Arrival) -> None:
@@ -606,7 +644,7 @@ class _Device(Machine):
         """Wait until so much has come to a semaphore."""
         semaphore = self.semaphore_of(self.number, array, ref, transforms)
         ready = lambda: semaphore.value >= count  # noqa: E731
-        self.mesh.wait(self, equation, unit, ready, semaphore, count)
+        self.mesh.wait(self, self.number, equation, unit, ready, semaphore, count)
         self.mesh.learn(self.number, semaphore, count)
         return []
 
