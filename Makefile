@@ -22,6 +22,8 @@ COLAB := .venv-colab
 BROWSER := .venv-browser
 COLAB_JAX := 0.7.2
 COLAB_OTHERS := numpy==2.1.3 ipython==7.34.0
+# Kernels that serve and train models, to compare ours with: wheels without what they depend on.
+PRODUCTION := tpu-inference==0.32.0 tokamax==0.0.12
 # Versions in between; test and test-colab run both ends. 0.10.2 is the newest for Python 3.11.
 MATRIX := 0.8.3 0.9.2 0.10.2 0.11.0 0.11.2
 
@@ -98,7 +100,7 @@ test: $(TEST)/.installed lint ## everything CI runs, on the newest JAX
 	@PYTHONPATH=. JAX_PLATFORMS=cpu $(TEST)/bin/python tests/tried.py
 
 graduate: export PUZZLES_GRADUATE = 1
-graduate: $(TEST)/.installed $(COLAB)/.installed ## all of what `make test` samples: production, fuzz; wheels and forks
+graduate: $(TEST)/.installed $(COLAB)/.installed .production/.installed ## all of what `make test` samples: production, fuzz; wheels and forks
 	$(TEST)/bin/python $(PYTEST) -m graduate
 	$(COLAB)/bin/python -m pytest tests/author/test_wheel.py
 
@@ -142,7 +144,7 @@ release: $(TEST)/.installed ## make a release, as RELEASING.md says: VERSION=0.3
 	$(TEST)/bin/python .ci/release.py $(VERSION)
 
 clean: ## remove environments and caches; my/ stays
-	rm -rf $(LAB) $(TEST) $(COLAB) $(BROWSER) .venv-jax-* .jax-cache .proofs build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(LAB) $(TEST) $(COLAB) $(BROWSER) .venv-jax-* .production .jax-cache .proofs build dist .mypy_cache .pytest_cache .ruff_cache
 	find puzzles tests -name __pycache__ -prune -exec rm -rf {} +
 
 # Prints the Python and refuses one that is too old. $(1): what is installed.
@@ -163,6 +165,11 @@ $(TEST)/.installed: pyproject.toml
 	$(call environment,JAX with libtpu and test tools)
 	$(PYTHON) -m venv $(TEST)
 	$(TEST)/bin/python -m pip install -q --no-compile -e '.[test,tpu]'
+	@touch $@
+
+.production/.installed: Makefile | $(TEST)/.installed
+	rm -rf .production
+	$(TEST)/bin/python -m pip install -q --no-deps --no-compile --target .production $(PRODUCTION)
 	@touch $@
 
 $(BROWSER)/.installed: pyproject.toml
