@@ -34,8 +34,8 @@ Each puzzle has a **spec** in plain `jax.numpy`, a **kernel** (or its call) with
 a **check**, which looks for the mistake behind wrong numbers. You need no TPU: every kernel runs
 on a CPU, under `interpret=True`, and unchanged on a TPU.
 
-After you have run its cells, `show(add_ten)` draws the launch step by step. Stuck? Open a hint
-below the puzzle; `solution(add_ten)` shows an answer and says why it works.
+Once you have run a puzzle's cells, `show(add_ten)` draws its launch step by step. Stuck? Open a
+hint below the puzzle; `solution(add_ten)` shows an answer and says why it works.
 """
 
 PARTS = {
@@ -44,7 +44,7 @@ PARTS = {
 A kernel's view of its arrays, how they are cut into blocks, and the order of the blocks.""",
     "tiled_matmul": """## Part II: matmul
 
-The same parts, doing what TPUs are built for.""",
+The same tools, for the operation that TPUs are built for.""",
     "matmul_gradients": """## Part III: a kernel in a model
 
 A model has to differentiate the kernels that it calls.""",
@@ -60,9 +60,9 @@ Start with any of them:
   masks that save work.
 * `grouped_matmul.ipynb`, if you build mixtures of experts: index maps that look up their blocks in
   a table.
-* `pipelines.ipynb`, if you want to write the copies that `pallas_call` made for you here, and paged
-  attention.
+* `pipelines.ipynb`, if you serve models: you write the copies that `pallas_call` made for you here,
+  up to paged attention. After it, `collectives.ipynb` copies between chips.
 
 And your own kernels? The last cell shows `examine`, which needs no puzzle: it looks for mistakes
-and waste in the launches of any function. `puzzles.sweep` tries block sizes for one.
+and waste in the launches of any function. `puzzles.sweep` tries its block sizes.
 """

@@ -23,7 +23,7 @@ from puzzles import INTERPRET
 # result [ x0 + y2 | x1 + y1 | x2 + y0 ]
 # ```
 #
-# ![While x's blocks are fetched from the first on, y's are fetched from the last on.](diagrams/basics/add_reversed_blocks.svg)
+# ![The blocks of x are fetched from first to last, those of y from last to first.](diagrams/basics/add_reversed_blocks.svg)
 #
 # Write only `y`'s index map. It may use `n`, the number of blocks: an ordinary Python int.
 

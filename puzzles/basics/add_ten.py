@@ -70,7 +70,8 @@ def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 #     pltpu.sync_copy(buffer, o_hbm)
 # ```
 #
-# `check` accepts answers by either. Part IV of `pipelines` teaches `pl.kernel`, and two cores.
+# `check` accepts answers that use either entry point. Part IV of `pipelines` teaches `pl.kernel`,
+# and two cores.
 #
 # </details>
 

@@ -25,8 +25,9 @@ from puzzles import find, trace
 # Huge blocks need VMEM: **two** buffers for every blocked operand, output included, and the f32
 # accumulator once.
 #
-# Choose `(bm, bk, bn)` for a bf16 matmul that fits into `vmem_bytes`, and whose bytes and steps
-# take no longer than its FLOPs on a v5e. Blocks divide their axes and are multiples of 128.
+# Choose `(bm, bk, bn)` for a bf16 matmul. It must fit into `vmem_bytes`, and on a v5e neither its
+# bytes nor its steps may take longer than its FLOPs. Blocks divide their axes and are multiples of
+# 128.
 
 # %%
 matmul = find("matmul_bf16").solution

@@ -12,8 +12,9 @@ from puzzles import INTERPRET
 # ## fused_matmul: finish the job while it is in VMEM
 #
 # Here is a layer: `gelu(a @ b + bias)`. In plain JAX, XLA **fuses** bias and activation into its
-# matmul by itself. But it cannot look into your kernel: activated outside, the product may go to
-# HBM, come back, and go out again. Whoever takes the matmul away from XLA owes it the rest.
+# matmul by itself. But it cannot look into your kernel: if you add and activate outside, the
+# product may go to HBM, come back, and go out again. So a kernel that replaces XLA's matmul should
+# also do the rest of the layer.
 #
 # At the last k, the finished sum is in VMEM. Any work on it *there*, before the store, moves no
 # bytes except the bias. But an activation is not linear: it has to see the **complete** sum, with
@@ -86,8 +87,8 @@ def fused_matmul(
 # %% [markdown]
 # What does it save? Here are two receipts for a layer of 8192 tokens, 4096 → 4096, in large blocks:
 # the bare matmul, and the reference fused kernel. The reads differ by 128 KiB, for the bias.
-# Outside, bias and activation would read and write the product once more: 128 MiB on top of the 576
-# MiB of the bare matmul, unless XLA finds room for the product in VMEM.
+# Outside the kernel, bias and activation would read and write the product once more: 128 MiB on top
+# of the 576 MiB of the bare matmul, unless XLA finds room for the product in VMEM.
 
 # %% active="ipynb"
 # operands = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((8192, 4096), (4096, 4096))]

@@ -84,7 +84,7 @@ def launch_matmul(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array
 #
 # And why promise anything? Some TPU chips (v4 and v5p) have two cores that can share the parallel
 # axes of one kernel. Promise too much, and two cores add into different accumulators; promise
-# nothing, and one idles.
+# nothing, and one core idles.
 
 # %% tags=["author"]
 from puzzles import Launch, Puzzle, array, rng

@@ -86,8 +86,8 @@ PUZZLE = Puzzle(
         f"{counted(launch.all_steps, 'step')}, {launch.hbm_bytes / 2**30:.2f} GiB moved"
     ),
     hints=[
-        "Start from the output: one step makes one block of bm × bn. How many does it take to "
-        "cover each axis, the ragged last one included?",
+        "Start from the output: one step makes one block of bm × bn. How many blocks cover each "
+        "axis, including the ragged block at its end?",
         "`grid` is a tuple of step counts; a `pl.BlockSpec(block_shape, index_map)` goes with each "
         "array; the index map takes one argument for each grid axis.",
         "The grid has two axes; each is the array's length divided by the block's, rounded up. All "

@@ -13,8 +13,8 @@ from puzzles import INTERPRET
 #
 # The TPU's matrix unit multiplies **bf16** numbers and adds the products in **f32**. bf16 takes
 # half the bytes of f32 and has the same range, but only 8 bits of precision: between 256 and 512,
-# neighbouring bf16 numbers are 2 apart. For a running sum that is too few: add 0.5 to 256 in bf16
-# and you have 256.
+# neighbouring bf16 numbers are 2 apart. A running sum needs more: add 0.5 to 256 in bf16, and you
+# still have 256.
 #
 # So store and move bf16, but accumulate f32. `preferred_element_type=jnp.float32` asks a dot for an
 # f32 result, and the accumulator is f32. Rounding happens **once**, at the end.

@@ -13,8 +13,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## matmul_gradients: two launches, and no transposed copy in HBM
 #
-# JAX does not differentiate a `pallas_call` like yours: you also write the backward pass. With `g`,
-# the gradient at the product, it takes two more products:
+# JAX does not differentiate a `pallas_call` like yours: you also write the backward pass. It takes
+# two more products, with `g`, the gradient with respect to the result:
 #
 # ```text
 # forward    o  (M × N)  =  a · b       sums over K
@@ -27,7 +27,7 @@ from puzzles import INTERPRET
 # contracts it, wherever it is in the two blocks.
 #
 # The kernel takes `contract`: the axis to sum over in its first block, and in its second. For each
-# call, write `contract`, the grid and the input specs. You may check after the first.
+# call, write `contract`, the grid and the input specs. You may run `check` after the first call.
 
 
 # %%

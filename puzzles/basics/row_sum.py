@@ -114,7 +114,8 @@ PUZZLE = Puzzle(
         f"{counted(launch.all_steps, 'step')}"
     ),
     hints=[
-        "What must hold before the first addition of each row of blocks? In which steps is that?",
+        "What must the output block contain before the first addition to it? Which steps make "
+        "that first addition?",
         "`@pl.when(condition)` guards the start; `pl.program_id(1)` is j. `jnp.sum(x, axis=1, "
         "keepdims=True)` gives a column for one block.",
         "Two parts: under `pl.when`, store zeros in the output Ref; then, unguarded, add this "

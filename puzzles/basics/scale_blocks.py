@@ -64,7 +64,7 @@ def scale_blocks(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 # %% [markdown]
 # Does a kernel surprise you? `print(x_ref[...])` in its body shows no numbers: JAX traces the body
 # before any step. `pl.debug_print("i = {}", i)` prints at every step. Braces take integers, and a
-# `{}` at the end also takes one array. Until JAX 0.12, print a float without braces:
+# `{}` at the end also takes one array. Before JAX 0.12, braces take no floats: use
 # `pl.debug_print("x", x_ref[0, 0])`. `check` runs your kernel several times, at several shapes, so
 # expect many lines. On a TPU they go to the log, and only if `xla_tpu_enable_log_recorder` is set:
 # `jax.jit(scale_blocks).lower(x).compile({"xla_tpu_enable_log_recorder": "true"})(x)`.
@@ -99,7 +99,8 @@ PUZZLE = Puzzle(
         f"{counted(launch.all_steps, 'step')}"
     ),
     hints=[
-        "How many blocks come before the row of blocks that you are in? How many before you in it?",
+        "How many blocks are in the rows of blocks above yours? How many are to the left of "
+        "yours, in its own row?",
         "`pl.program_id(0)` is the row of blocks, `pl.num_programs(1)` the number of blocks in "
         "a row.",
         "One line for the number, (row × blocks in a row) + column + 1, and one to multiply "

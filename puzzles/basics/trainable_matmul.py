@@ -14,8 +14,8 @@ from puzzles import find
 #
 # * **forward** gets the arguments. It returns the result, and a tuple of the values that the
 #   backward pass will need: the *residuals*.
-# * **backward** gets the residuals and `g`, the gradient at the result. It returns a tuple: one
-#   gradient for each argument.
+# * **backward** gets the residuals and `g`, the gradient with respect to the result. It returns a
+#   tuple: one gradient for each argument.
 #
 # `defvjp` joins them. Then `jax.grad`, `jax.jit` and `jax.vmap` work. Forward mode, `jax.jvp`, and
 # second derivatives do not: JAX has not been given those rules.
@@ -55,8 +55,8 @@ def trainable_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Ar
 
 
 # %% [markdown]
-# Now train: a tiny model of two products and a GELU learns random numbers, by the reference, and
-# its loss falls. The last comment says how to train with yours.
+# Now train: a tiny model of two products and a GELU learns random numbers, and its loss falls. It
+# uses the reference; the last comment shows how to use your own function.
 
 # %% active="ipynb"
 # from puzzles import plot

@@ -16,15 +16,15 @@ from puzzles import INTERPRET, find
 # back to multiply them.
 #
 # One visit can do it all. Two blocks of weights come with each block of rows, each product has its
-# **own accumulator**, and at the last `k` both sums are there, in VMEM:
+# **own accumulator**, and at the last `k` both sums are complete, in VMEM:
 #
 # ```text
 # rows ──┬── × gate ──→ gate_ref ── silu ──┐
 #        └── × up ────→ up_ref ─────────── × ──→ o_ref, own rows only
 # ```
 #
-# The activation needs the *whole* sum: do not apply it before the last `k`. The rest is `grouped_matmul`'s, and
-# printed. Write the two sums, and the value to store.
+# The activation needs the *whole* sum: do not apply it before the last `k`. The rest of the kernel is
+# `grouped_matmul`'s, and is given. Write the two sums, and the value to store.
 
 
 # %%

@@ -84,8 +84,8 @@ PUZZLE = Puzzle(
         dict(sizes=(16_777_217, 0, 3, 20_000_001, 5)),  # more than f32 can count
     ],
     hints=[
-        "Group g ends where all groups up to and including g have had their rows. And it starts "
-        "where the group before it ends.",
+        "Group g ends after the rows of all groups up to and including g. It starts at the end of "
+        "the group before it.",
         "`jnp.cumsum` gives running sums; `jnp.concatenate` takes a list of arrays, `jnp.pad` "
         "adds zeros at an end.",
         "Two lines: the running sums of the sizes are the ends, E of them; put one int32 zero "

@@ -12,7 +12,7 @@ from puzzles import INTERPRET, find
 # ## grouped_matmul_transposed: the gradient of the rows
 #
 # A layer that trains needs two gradients of `y = grouped_matmul(x, w, group_sizes)`. For a row of
-# group `e`, `y = x @ w[e]`, so the gradient at `y` goes back to `x` as
+# group `e`, `y = x @ w[e]`, so `dy`, the gradient with respect to `y`, gives
 #
 # $$dx = dy \cdot w_e^T$$
 #
@@ -26,9 +26,9 @@ from puzzles import INTERPRET, find
 #                     └ forward's N └ forward's K
 # ```
 #
-# Do not transpose `w` in HBM: that would read and write the weights of all experts, used or not. Take
-# the blocks as they are stored. The kernel is printed, without its product; write that, and the `BlockSpec` of
-# `rhs`. `jax.lax.dot_general` takes the axis of each factor to sum over.
+# Do not transpose `w` in HBM: that would read and write the weights of all experts, used or not. Take the
+# blocks as they are stored. The kernel is given, except for its product: write the product, and the
+# `BlockSpec` of `rhs`. `jax.lax.dot_general` takes the axis of each factor to sum over.
 
 
 # %%

@@ -25,8 +25,8 @@ from puzzles import INTERPRET, find
 # step       0   1   2   3   4   5
 # tile       0   0   1   2   2   2
 # group      0   2   2   2   3   4
-# zero       *   *           *   *      the group is not the step before's
-# store      *           *   *   *      the group is not the next step's, or there is none
+# zero       *   *           *   *      the step before has another group, or there is none
+# store      *           *   *   *      the next step has another group, or there is none
 # ```
 #
 # ![Five visits: group 0 is summed and stored, then group 2 over three tiles of rows, while its output block stays, then group 3; group 1's block is never visited.](diagrams/grouped_matmul/grouped_outer.svg)

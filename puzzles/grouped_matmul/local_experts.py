@@ -15,7 +15,7 @@ from puzzles import INTERPRET, find
 # them: this chip holds `rhs`, the weights of experts `first` to `first + L - 1`. It sees all rows, and
 # returns zeros for those of other experts, so that a sum over chips is the full result.
 #
-# Own groups are next to each other, and so are their visits: this chip's work is **a piece of the list**.
+# A chip's groups are next to each other, and so are their visits: its work is **a piece of the list**.
 #
 # ```text
 # group_sizes = (50, 30, 100, 0, 30, 20), bm = 64, first = 2, L = 3
@@ -26,10 +26,9 @@ from puzzles import INTERPRET, find
 # step              │ 0   1   2   3 │        no step for the other chips
 # ```
 #
-# `grouped_matmul`'s kernel and call **do not change**. Step 0 is a tile's first visit again, and stores zeros in
-# the rows of others. Pass the right piece: `num_steps`; `group_ids` and `tile_ids`, from the first
-# own visit on (entries after the own visits do not count); `offsets`. Groups are numbered as in `rhs`,
-# from 0.
+# `grouped_matmul`'s kernel and call **do not change**. Step 0 is again a tile's first visit, and stores zeros in
+# the rows of other groups. Pass the right piece: `num_steps`; `group_ids` and `tile_ids`, from this chip's first
+# visit on (entries after its last visit do not count); `offsets`. Groups are numbered as in `rhs`, from 0.
 #
 # `first` is traced. `jax.lax.dynamic_slice(x, (start,), (length,))` cuts a piece of fixed length.
 
@@ -183,8 +182,9 @@ PUZZLE = Puzzle(
         "indexed by the traced `first`, but a slice from it needs `jax.lax.dynamic_slice`, "
         "since its length must be static; `jnp.roll` brings any entry to the front.",
         "Starts of all groups' visits; the entry at `first`, and the entry at `first + L`: their "
-        "difference is the number of steps. Both lists rolled back by the first, groups less "
-        "`first`; L + 1 entries of the offsets.",
+        "difference is the number of steps. Roll both lists back by the first of these entries, "
+        "and subtract `first` from the groups. Take L + 1 entries of the offsets, from `first` "
+        "on.",
     ],
     explain="""The list of visits is sorted by group, so one chip's work is a piece of it, and
     the rest of a grouped matmul works on a piece as on the whole. A chip spends steps, rows and

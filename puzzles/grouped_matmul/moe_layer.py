@@ -178,17 +178,17 @@ def moe_layer(
 #
 # In production there are, as of 2026:
 #
-# * [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox), in
-#   JAX itself. `gmm` is `grouped_matmul`, transposed or not, with the same list of visits, but with
-#   garbage in unassigned rows. `tgmm`, given lhs transposed, is `grouped_outer`, but also visits empty groups. Megablox adds
-#   `group_offset`: if the **experts are sharded** over chips, each chip goes through the visits to
-#   its own experts only. So does `local_experts`, later.
+# * [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox), in JAX itself. `gmm` is
+#   `grouped_matmul`, transposed or not, with the same list of visits, but with garbage in unassigned rows. `tgmm`, given lhs
+#   transposed, is `grouped_outer`, but also visits empty groups. Megablox adds `group_offset`: if the **experts are
+#   sharded** over chips, each chip goes through the visits to its own experts only. The puzzle `local_experts` does the
+#   same.
 # * [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/_src/ops/ragged_dot), with two kernels for
 #   TPUs. The default continues Megablox, with **quantised** weights and activations, and with tables of
 #   tuned tile sizes. The other, `gmm_v2`, makes its list inside the kernel and gives each group its own
 #   tiles, which begin where the group does. So hardly any row is computed for two groups, and at a group's
-#   end only a part of the tile is computed. To run it, pass `implementation="mosaic_tpu_v2"`,
-#   and install from the repository: release 0.0.12 is without it.
+#   end only a part of the tile is computed. To run it, pass `implementation="mosaic_tpu_v2"`, and install
+#   from the repository: release 0.0.12 does not have it.
 # * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html) has
 #   the same arguments, as an operation of XLA. The reference kernels are tested against it. Try it
 #   first; a cell at the end of this notebook times both on a TPU.

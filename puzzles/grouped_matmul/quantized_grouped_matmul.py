@@ -190,10 +190,10 @@ def quantized_grouped_matmul(
 
 # %% [markdown]
 # **Is it fast?** Only a TPU can tell. There the next cell times your `grouped_matmul` (the reference's,
-# until yours passes its check), `jax.lax.ragged_dot`, which XLA compiles, and JAX's
-# Megablox. On a CPU it prints receipts: the bytes moved, and the useful FLOPs per byte. The bytes include
-# the zeros that XLA writes before our launch, 128 MiB and 4 MiB. Megablox writes none, and
-# leaves garbage in unassigned rows. The first layer trains, the second decodes a token at a time.
+# until yours passes its check), `jax.lax.ragged_dot`, which XLA compiles, and JAX's Megablox. On a CPU it
+# prints receipts: the bytes moved, and the useful FLOPs per byte. The bytes include the zeros that XLA
+# writes before our launch, 128 MiB and 4 MiB. Megablox writes none, and leaves garbage in unassigned
+# rows. The first layer is in training; the second decodes, one token at a time.
 
 # %% active="ipynb"
 # from puzzles import checked

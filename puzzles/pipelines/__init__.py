@@ -43,14 +43,15 @@ kernels_on_old_jax()  # adds `pl.kernel` to a JAX before 0.11; on newer ones it 
 
 INTRO = """
 In `basics`, blocks came and went by themselves: `pallas_call` copied them. Here you learn to make
-these copies yourself, and to beat it when you know more than it can.
+these copies yourself, and to beat `pallas_call` when you know something that it cannot.
 
-You begin with one copy, by hand. You reach **paged attention**, as language models are served:
-keys and values are in pages all over memory, and a table says where. You end on two cores.
+You begin with one copy, by hand. You reach **paged attention**, which serves language models: keys
+and values are in pages all over memory, and a table lists the pages. The last part runs on two
+cores.
 
 Some mistakes here never show under `interpret=True`, because there a copy is over as soon as it is
 started. On a TPU it is not. So `check` also runs your kernel in a simulator of a TPU that watches
-every copy: it names the line that touches a buffer too early.
+every copy: if a line touches a buffer too early, it names that line.
 """
 
 PARTS = {

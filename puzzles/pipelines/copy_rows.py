@@ -13,20 +13,20 @@ from puzzles import INTERPRET
 #
 # So far `pallas_call` copied every block. Here you do.
 #
-# With `memory_space=pl.ANY` an array stays where it is, mostly in HBM. A kernel cannot read it
+# With `memory_space=pl.ANY` an array stays where it is, usually in HBM. A kernel cannot read it
 # there, only copy a piece of it to VMEM, and back:
 #
 # ```text
 # HBM    x_ref [ ... | 64 rows | ... ]            o_ref [ 64 rows ]
 #                         |                                ^
-#                         | come                           | go
+#                         | copy in                        | copy out
 #                         v                                |
 # VMEM            rows_ref [ 64 rows ]  -- doubled -->  rows_ref
 # ```
 #
 # `pltpu.make_async_copy(source, target, semaphore)` describes a copy. `.start()` starts it and
-# returns **at once**. `.wait()` returns when it is over, which the semaphore, a
-# `pltpu.SemaphoreType.DMA`, signals. In between, do not touch the target, and do not write the
+# returns **at once**. `.wait()` returns when the copy is complete, which the semaphore, a
+# `pltpu.SemaphoreType.DMA`, signals. In between, do not touch the target, and do not write to the
 # source.
 #
 # `x_ref.at[...]` names a piece without reading it; `pl.ds(first, 64)` is 64 rows from `first` on.
@@ -42,15 +42,15 @@ def copy_rows_spec(x: Float[Array, "M N"], start: Int[Array, " 1"]) -> Float[Arr
 # %%
 def copy_rows_kernel(start_ref, x_ref, o_ref, rows_ref, sem):
     first = pl.multiple_of(start_ref[0], 8)
-    come = pltpu.make_async_copy(x_ref.at[pl.ds(first, 64)], rows_ref, sem)
+    copy_in = pltpu.make_async_copy(x_ref.at[pl.ds(first, 64)], rows_ref, sem)
     # Copy the rows in, double them in place, copy them out.
     ### BEGIN SOLUTION
-    come.start()
-    come.wait()
+    copy_in.start()
+    copy_in.wait()
     rows_ref[...] = 2 * rows_ref[...]
-    go = pltpu.make_async_copy(rows_ref, o_ref, sem)
-    go.start()
-    go.wait()
+    copy_out = pltpu.make_async_copy(rows_ref, o_ref, sem)
+    copy_out.start()
+    copy_out.wait()
     ### END SOLUTION
 
 
@@ -101,9 +101,9 @@ PUZZLE = Puzzle(
     fresh=lambda r: dict(M=320, N=128, start=8 * int(r.choice([1, 5, 17, 25, 32]))),
     hints=[
         "When may you read `rows_ref`? And when may the copy to `o_ref` start?",
-        "`.start()` sends for the rows, and `.wait()` returns when they are there. The way "
-        "back is a second `pltpu.make_async_copy`, with `rows_ref` as its source; the "
-        "semaphore can be the same.",
+        "`.start()` starts the copy, and `.wait()` returns when the rows have arrived. The way "
+        "back is a second `pltpu.make_async_copy`, with `rows_ref` as its source; the semaphore "
+        "can be the same.",
         "Six statements: start and wait for the rows; store the buffer's double; describe the "
         "copy back, start it, and wait for it before the kernel ends.",
     ],

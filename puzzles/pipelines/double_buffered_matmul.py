@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## double_buffered_matmul: two copies a round
 #
-# Now the same for `a @ b`. The grid walks over blocks of the output; the sum over `K` is a loop in
-# the kernel, and you fetch its tiles:
+# Now do the same for `a @ b`. The grid walks over blocks of the output; the sum over `K` is a loop
+# in the kernel, and you fetch its tiles:
 #
 # ```text
 #                    slot 0             slot 1             slot 0
@@ -22,8 +22,8 @@ from puzzles import INTERPRET
 # ```
 #
 # A round needs a tile of `a` and a tile of `b`, and both copies are in flight together. `sems` has
-# (2, 2) semaphores: one for each operand and slot. (One for each slot is enough: a wait takes as
-# many bytes as its copy has, and both waits come before the dot.)
+# (2, 2) semaphores: one for each operand and slot. (One semaphore for each slot would be enough: a
+# wait takes as many bytes as its copy has, and both waits come before the dot.)
 #
 # `fetch(k, slot)` gives both descriptions as a pair. The `for` over the pair is Python's, so it is
 # unrolled into two statements.
@@ -140,8 +140,8 @@ PUZZLE = Puzzle(
         else dict(M=384, K=128 * int(r.choice([4, 13, 16])), N=128)
     ),
     hints=[
-        "A tile is a piece of an array in two directions. Which program id says where it lies "
-        "along M, which along N, and what says where along K?",
+        "A tile is a piece of an array in two directions. Which program id gives its place along "
+        "M, and which along N? What gives its place along K?",
         "`a_ref.at[pl.ds(…, 128), pl.ds(…, 128)]` names a tile in HBM, `a_slots.at[slot]` a "
         "slot, and `sems.at[operand, slot]` a semaphore.",
         "In `fetch`: name both tiles, describe both copies, return the two. In `step`: a `for` "

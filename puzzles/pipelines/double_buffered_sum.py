@@ -22,12 +22,12 @@ from puzzles import INTERPRET
 # 2. wait for rows `i`;
 # 3. sum them.
 #
-# With 1 first, the next copy is under way while you wait for this one. The very first copy starts
-# before the loop: that is the **prologue**.
+# Since step 1 comes first, the next copy is under way while you wait for the current one. The very first
+# copy starts before the loop: that is the **prologue**.
 #
 # Each slot has a semaphore of its own. It counts **bytes** that have arrived, not which copy
 # brought them: if both slots shared one, the other copy's bytes could end your wait.
-# `jax.lax.rem(i, 2)` is `i % 2`, for `i` from 0 on.
+# `jax.lax.rem(i, 2)` is `i % 2` if `i` is not negative.
 
 
 # %%
@@ -77,7 +77,7 @@ def double_buffered_sum(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
 
 
 # %% [markdown]
-# Compare with the picture of `stream_sum`: while a slot is summed, another one is filled. `show`
+# Compare with the picture of `stream_sum`: while one slot is summed, the other is filled. `show`
 # crosses out a slot that you touch too early, so call it before you are done.
 
 # %% active="ipynb"
@@ -137,8 +137,8 @@ PUZZLE = Puzzle(
         "Play three rounds on paper. Before round 0, which copy must already be under way? In "
         "the last round, is there a next one?",
         "`fetch(i, slot)` describes a copy; `.start()` and `.wait()` may be called on two "
-        "descriptions of the same one. The other slot is `1 - slot`. `@pl.when` guards a start "
-        "that has no rows.",
+        "descriptions of the same copy. The other slot is `1 - slot`. `@pl.when` skips a start if "
+        "there are no rows for it.",
         "Before the loop: start copy 0, into slot 0. In a round: under `pl.when`, start copy i "
         "+ 1 into the other slot; after it, wait for copy i in this slot.",
     ],

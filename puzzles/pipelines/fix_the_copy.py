@@ -20,7 +20,8 @@ from puzzles import INTERPRET
 # Ask two questions in each round:
 #
 # * Has the data that I want to **read** arrived?
-# * Is the slot that I want to **write** free again? Two rounds ago a copy left from it.
+# * Is the slot that I want to **write** free again? Two rounds ago, a copy out of that slot
+#   started.
 #
 # Stuck? `show`, below, marks the place.
 
@@ -115,8 +116,8 @@ PUZZLE = Puzzle(
         dict(M=320, N=384) if r.integers(4) else dict(M=64 * int(r.choice([6, 33, 34, 41])), N=128)
     ),
     hints=[
-        "Go through one round with the two questions. At which line is something read that may "
-        "not be there?",
+        "Go through one round with the two questions. Which line reads data that may not have "
+        "arrived?",
         "`.wait()` on the incoming copy has to stand between its `.start()`, a round earlier "
         "or before the loop, and the first line that reads its slot.",
         "Only the order is wrong. In a round: free the outgoing slot, make sure of the "

@@ -1,4 +1,4 @@
-"""Puzzle 15: decoding without a gap between texts."""
+"""Puzzle 15: decoding without a gap between sequences."""
 
 import jax
 import jax.numpy as jnp
@@ -15,20 +15,20 @@ from puzzles import INTERPRET
 # copied. But the last round of the sequence before could hide that copy.
 #
 # ```text
-# round     text 0: 0   text 0: 1          text 2: 0          (text 1 has no pages)
-# starts    text 0: 1   text 2: 0          ...
-# waits     text 0: 0   text 0: 1          text 2: 0
+# round     seq 0: 0   seq 0: 1          seq 2: 0          (seq 1 has no pages)
+# starts    seq 0: 1   seq 2: 0          ...
+# waits     seq 0: 0   seq 0: 1          seq 2: 0
 # slot          0           1                  0
 # ```
 #
 # So a round starts what comes **next**: this sequence's next round or, in its last, round 0 of the
-# next sequence that has one. `after(text)` finds it; `jax.lax.cond` calls it only then.
+# next sequence that has one. `after(seq)` finds it; `jax.lax.cond` calls it only then.
 #
 # Into which slot? That depends on the number of rounds in all steps before it. `slot_ref`,
 # scratch in SMEM, keeps the number from step to step.
 #
 # A round brings up to four pages of all key heads, on one semaphore for its slot:
-# `copies(text, i, slot, do)` calls `do`, `started` or `awaited`, with each copy of round `i`.
+# `copies(seq, i, slot, do)` calls `do`, `started` or `awaited`, with each copy of round `i`.
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
@@ -90,26 +90,26 @@ def gapless_attention_kernel(
     lengths_ref, table_ref, q_ref, k_pages_ref, v_pages_ref, o_ref,
     k_slots, v_slots, sems, slot_ref, m_ref, l_ref, acc_ref,
 ):  # fmt: skip
-    b, texts, page = pl.program_id(0), pl.num_programs(0), k_pages_ref.shape[2]
+    b, seqs, page = pl.program_id(0), pl.num_programs(0), k_pages_ref.shape[2]
     most, keys = table_ref.shape[0] // lengths_ref.shape[0], k_slots.shape[2]  # keys of a round
     length = lengths_ref[b]
     rounds = pl.cdiv(length, keys)
 
-    def after(text):
-        # The first text behind `text` that has keys, or `texts` if there is none.
+    def after(seq):
+        # The next sequence after `seq` that has keys, or `seqs` if there is none.
         def look(j, found):
-            other = texts - 1 - j
-            return jnp.where((other > text) & (lengths_ref[other] > 0), other, found)
+            other = seqs - 1 - j
+            return jnp.where((other > seq) & (lengths_ref[other] > 0), other, found)
 
-        return jax.lax.fori_loop(0, texts, look, texts)
+        return jax.lax.fori_loop(0, seqs, look, seqs)
 
-    def copies(text, i, slot, do):
+    def copies(seq, i, slot, do):
         for r in range(keys // page):
             at, rows = i * (keys // page) + r, pl.ds(r * page, page)
 
-            @pl.when(at * page < lengths_ref[text])
+            @pl.when(at * page < lengths_ref[seq])
             def _(at=at, rows=rows):
-                at = table_ref[text * most + at]
+                at = table_ref[seq * most + at]
                 for pages_ref, slots in ((k_pages_ref, k_slots), (v_pages_ref, v_slots)):
                     target = slots.at[slot, :, rows]
                     do(pltpu.make_async_copy(pages_ref.at[:, at], target, sems.at[slot]))
@@ -121,7 +121,7 @@ def gapless_attention_kernel(
         slot_ref[0] = 0
         first = after(-1)
 
-        @pl.when(first < texts)
+        @pl.when(first < seqs)
         def _():
             copies(first, 0, 0, started)
 
@@ -136,11 +136,11 @@ def gapless_attention_kernel(
         slot = slot_ref[0]
         slot_ref[0] = 1 - slot
         last = i + 1 == rounds
-        text = jax.lax.cond(last, lambda: after(b), lambda: b)
+        seq = jax.lax.cond(last, lambda: after(b), lambda: b)
 
-        @pl.when(text < texts)
+        @pl.when(seq < seqs)
         def _():
-            copies(text, jnp.where(last, 0, i + 1), 1 - slot, started)
+            copies(seq, jnp.where(last, 0, i + 1), 1 - slot, started)
 
         copies(b, i, slot, awaited)
         ### END SOLUTION
@@ -220,7 +220,7 @@ def gapless_attention(
 # For kernels of your own: `interpret=pltpu.InterpretParams()` runs them in JAX's simulator of a
 # TPU. There a copy is made only when it is waited for, and fresh memory is NaN.
 # `InterpretParams(detect_races=True)` also prints both lines of a read before its wait (JAX 0.12
-# raises an exception then); of no wait at all, or a shared semaphore, it says nothing, and `check`
+# raises an exception then); it does not report a missing wait or a shared semaphore, but `check`
 # does.
 
 # %% tags=["author"]
@@ -254,7 +254,7 @@ def scale(B=8, N=32, K=8, page=16, P=1024, pages=32, H=128):
 def par(launch: Launch) -> str:
     waits = (launch.waits or {}).values()
     gaps = max((one.pauses for one in waits), default=0)
-    return f"{gaps} gap{'s' * (gaps != 1)} in {launch.steps} texts"
+    return f"{gaps} gap{'s' * (gaps != 1)} in {launch.steps} sequences"
 
 
 def fresh(r):
@@ -292,12 +292,12 @@ PUZZLE = Puzzle(
     ],
     fresh=fresh,
     hints=[
-        "Each round but the last starts one other, whichever text that belongs to. Only the "
-        "very first of the launch is started by nobody: how often does the prologue run?",
+        "Each round but the last starts the next round, whichever sequence that belongs to. No "
+        "round starts the very first: how often does the prologue run?",
         "`slot_ref[0]` is read and stored like any number in SMEM. `jax.lax.cond` with two "
-        "functions without arguments chooses a text; `@pl.when` guards against there being none.",
-        "Prologue, in the first grid step: slot 0, and round 0 of the first text that has "
-        "keys. A round: read the slot, store the other; choose the next text and round; start "
+        "functions of no arguments chooses a sequence; `@pl.when` skips it if there is none.",
+        "Prologue, in the first grid step: slot 0, and round 0 of the first sequence that has "
+        "keys. A round: read the slot, store the other; choose the next sequence and round; start "
         "it into the other slot if it exists; wait for your own.",
     ],
     explain="""Rounds form one chain over all sequences: each starts the next, and empty sequences

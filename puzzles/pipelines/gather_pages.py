@@ -12,8 +12,8 @@ from puzzles import INTERPRET
 # ## gather_pages: a table chooses the blocks
 #
 # A server of a language model holds the keys and values of many sequences. Sequences grow and end
-# at any time, so memory is cut into **pages** of a fixed size, and each sequence has some of them,
-# anywhere. A **page table** says which, in order:
+# at any time, so memory is cut into **pages** of a fixed size, and the pages of a sequence may be
+# anywhere. Its **page table** lists them in order:
 #
 # ```text
 # table = [5, 2, 7]         pages  0   1  [2]  3   4  [5]  6  [7]

@@ -12,8 +12,8 @@ from puzzles import INTERPRET
 # ## launch_pipeline: as soon as the slot is free
 #
 # `emit_pipeline` starts a copy **one step** before its block is used. For a large block that is
-# used for many steps, one step ahead is too late. Here `b` is cut into strips of all its rows, and
-# each strip meets every block of `a`:
+# used for many steps, one step ahead is too late. Here `b` is cut into strips that have all its
+# rows, and each strip is multiplied by every block of `a`:
 #
 # ```text
 # step (j, i)         0,0   0,1   0,2   0,3   1,0   1,1   1,2   1,3
@@ -23,12 +23,12 @@ from puzzles import INTERPRET
 # your copies       [ 1 >                   ][ 2 >                  ]
 # ```
 #
-# The other slot is free from the strip's first step on. A copy that starts there has a column of
-# steps to arrive: with two slots as before, and no extra bytes.
+# The other slot is free from the strip's first step on. A copy that starts at that step has all of
+# the strip's steps to arrive, with two slots as before, and no extra bytes.
 #
-# So the body copies `b`'s strips itself; the pipeline brings `a` and takes the result. Write what
-# happens at a strip's first step, then the prologue and the pipeline: strips are its outer axis,
-# blocks of `a` the inner one.
+# So the body copies `b`'s strips itself; the pipeline fetches `a` and writes back the result. Write
+# what happens at a strip's first step, then the prologue and the pipeline: strips are its outer
+# axis, blocks of `a` the inner one.
 
 
 # %%
@@ -62,7 +62,7 @@ def launch_pipeline_kernel(a_ref, b_ref, o_ref, strips, sems):
         strip = strips[jax.lax.rem(j, 2)]
         o_block[...] = jnp.dot(a_block[...], strip, preferred_element_type=jnp.float32)
 
-    # Start strip 0, emit a pipeline of `multiply`, and run it on what it brings and takes.
+    # Start strip 0, emit a pipeline of `multiply`, and run it on the refs that it copies.
     ### BEGIN SOLUTION
     fetch(0).start()
     pltpu.emit_pipeline(
@@ -87,8 +87,8 @@ def launch_pipeline(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Arr
 
 
 # %% [markdown]
-# On v5e, copying a bf16 strip takes as long as multiplying 240 rows with it, however large it is. A
-# step has 64 rows.
+# On v5e, copying a bf16 strip takes as long as multiplying 240 rows with it, however large the
+# strip is. A step has 64 rows.
 #
 # `emit_pipeline` can also start early: give a spec `pipeline_mode=pl.Buffered(2,
 # use_lookahead=True)`. A third slot, `pl.Buffered(3)`, costs the VMEM of another block, and starts
@@ -146,11 +146,11 @@ PUZZLE = Puzzle(
         else dict(M=192, K=128 * int(r.choice([1, 2, 4])), N=256)
     ),
     hints=[
-        "At which step has strip j - 1 been used for the last time? Who needs strip j + 1, and "
-        "when?",
-        "`@pl.when` guards a strip's first step, `i` 0; a second guard inside it keeps the "
-        "last strip from starting one more. `emit_pipeline` is given specs, and then refs, of "
-        "two operands only.",
+        "Which step uses strip j - 1 for the last time? Which step is the first to need strip j + "
+        "1?",
+        "`@pl.when` guards a strip's first step, `i` 0; a second guard inside it keeps the last "
+        "strip from starting another copy. `emit_pipeline` is given specs, and then refs, of two "
+        "operands only.",
         "In the body, under the guard: start j + 1 if it exists, then wait for j. Below: start "
         "strip 0; a grid of two axes, strips first; a's block is (i, 0), all of K, and the "
         "result's is (i, j).",

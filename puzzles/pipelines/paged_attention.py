@@ -24,12 +24,12 @@ from puzzles import INTERPRET
 # ```
 #
 # `attend`, in the folded cell, updates a softmax by one page. Keys that `seen` leaves out get
-# weight 0, if any key counts.
+# weight 0, as long as one key counts.
 #
-# Two things are yours. **The kernel** works only if a page holds keys that count, and replaces the
-# values of all other keys by zeros: they may be NaN. **The index map** repeats the last page past
-# the end: a block whose index does not change is not fetched again. The table is flat, as SMEM pads
-# rows to 128 numbers: entry `i` of sequence `b` is number `b * pages + i`.
+# Two things are yours. **The kernel** computes only if a page holds keys that count, and replaces
+# the values of all other keys by zeros: they may be NaN. Past a sequence's end, **the index map**
+# names its last page again: a block whose index does not change is not fetched again. The table is
+# flat, as SMEM pads rows to 128 numbers: entry `i` of sequence `b` is number `b * pages + i`.
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
@@ -84,8 +84,8 @@ def paged_attention_kernel(
     def _():
         start(m_ref, l_ref, acc_ref)
 
-    # Only where this page has keys that count: `attend`, with `seen` of shape (1, page), and with
-    # zeros for the values of keys that do not.
+    # Only if this page has keys that count: call `attend`, with `seen` of shape (1, page), and with
+    # zeros for the values of the other keys.
     ### BEGIN SOLUTION
     @pl.when(i * page < length)
     def _():
@@ -111,7 +111,7 @@ def paged_attention(
     (B, _, H), (_, page, _), (_, pages) = q.shape, k_pages.shape, table.shape
 
     def page_of(b, i, lengths_ref, table_ref):
-        # The block index of page i of text b, or of its last page if it has fewer.
+        # The block index of page i of sequence b, or of its last page if it has fewer.
         ### BEGIN SOLUTION
         last = jnp.maximum(pl.cdiv(lengths_ref[b], page) - 1, 0)
         return table_ref[b * pages + jnp.minimum(i, last)], 0, 0
@@ -149,7 +149,7 @@ def audit(launch: Launch, *, args) -> None:
     needed = pages_needed(lengths, page) + int((lengths == 0).sum())
     assert run <= needed, (
         f"dots run in {run} steps, where {needed} pages hold keys that count, with one for "
-        f"each empty text: skip what lies beyond a length; a page has {page} rows here"
+        f"each empty sequence: skip what lies beyond a length; a page has {page} rows here"
     )
 
 
@@ -198,18 +198,18 @@ PUZZLE = Puzzle(
     fresh=fresh,
     hints=[
         "When does page `i` hold a key that counts? In the last such page, which keys count? "
-        "And which block must a step past a text's last page name, so that nothing is fetched?",
+        "And which block must a step past a sequence's last page name, so that nothing is fetched?",
         "`jax.lax.broadcasted_iota(jnp.int32, (1, page), 1)` numbers the keys of a page along "
         "a row, `(page, 1), 0` along a column; `pl.cdiv` counts the pages of a length; "
         "`jnp.minimum` and `jnp.maximum` keep an index in its bounds.",
-        "In the kernel: under `pl.when`, compare the keys' numbers in the text with the "
+        "In the kernel: under `pl.when`, compare the keys' numbers in the sequence with the "
         "length, once as a row for `seen`, once as a column that chooses between a value and "
         "0; call `attend`. In the map: the number of the last page, at least 0; then the entry "
         "of the smaller of `i` and it.",
     ],
-    explain="""In the reference the guard saves the work on pages that hold no key of the text, and
-    the repeated index saves their copies, but for one page of a text without keys. The masks matter
-    in the last page only, and a text without keys gives zeros.""",
+    explain="""In the reference the guard saves the work on pages that hold no key of the sequence, and
+    the repeated index saves their copies, except one page of a sequence without keys. The masks
+    matter only in the last page, and a sequence without keys gives zeros.""",
     audit=audit,
     scale=scale,
     par=par,

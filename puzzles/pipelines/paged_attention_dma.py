@@ -76,11 +76,11 @@ def paged_attention_dma_kernel(
     k_slots, v_slots, sems, m_ref, l_ref, acc_ref,
 ):  # fmt: skip
     b, page = pl.program_id(0), k_slots.shape[1]
-    length, most = lengths_ref[b], table_ref.shape[0] // pl.num_programs(0)  # entries of a text
+    length, most = lengths_ref[b], table_ref.shape[0] // pl.num_programs(0)  # entries of a sequence
     n = pl.cdiv(length, page)
 
     def fetch(i, slot):
-        # The copies of keys and values of page i of this text.
+        # The copies of keys and values of page i of this sequence.
         ### BEGIN SOLUTION
         at = table_ref[b * most + i]
         return (

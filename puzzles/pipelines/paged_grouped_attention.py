@@ -85,7 +85,7 @@ def paged_grouped_attention_kernel(
     n = pl.cdiv(length, page)
 
     def fetch(i, slot):
-        # The copies of keys and values of page i of this text and of this head.
+        # The copies of keys and values of page i of this sequence and of this head.
         ### BEGIN SOLUTION
         at = table_ref[b * most + i]
         return (
@@ -174,7 +174,7 @@ def make_inputs(key, lengths, N, K, page, P, pages, garbage, shared, H=128, dtyp
 
 def audit(launch: Launch, *, args) -> None:
     K = args[1].shape[0]
-    # by index map it is the pipeline that fetches, one page for an empty text
+    # by index map it is the pipeline that fetches, one page for an empty sequence
     fetches_no_more(launch, args[3], args[1].shape[2], heads=K, idle=0 if launch.copies else 1)
     if launch.copies:
         overlapped(launch, first=launch.steps)

@@ -105,8 +105,7 @@ PUZZLE = Puzzle(
         dict(M=192, N=256) if r.integers(4) else dict(M=64 * int(r.integers(2, 5)), N=128)
     ),
     hints=[
-        "Which grid and which blocks would you give to `pallas_call` for this sum? The same go "
-        "here.",
+        "Which grid and which blocks would you give to `pallas_call` for this sum? Use them here.",
         "`pltpu.emit_pipeline(body, grid=…, in_specs=[…], out_specs=[…])` returns a function "
         "of the refs; `pl.BlockSpec(shape, index_map)` is what it always was.",
         "Three statements: one BlockSpec that serves all three operands; emit the pipeline "

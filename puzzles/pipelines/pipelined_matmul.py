@@ -16,9 +16,9 @@ from puzzles import INTERPRET
 # **Whose steps?** Inside the body, `pl.program_id` counts the steps of the *pipeline's* grid, not
 # of the kernel around it. So does `pl.num_programs`.
 #
-# **Whose memory?** The sum needs a place that lives longer than a step: scratch of the kernel
-# outside, `acc_ref`, which the body can use like any variable. (A pipeline called with `scratches=`
-# passes it to the body.)
+# **Whose memory?** The sum needs a place that lives longer than a step: the outer kernel's scratch,
+# `acc_ref`, which the body can use like any variable. (A pipeline called with `scratches=` passes
+# it to the body.)
 #
 # ```text
 #   k = 0                 k = 1                 k = 2                 k = 0 of the next block
@@ -29,8 +29,8 @@ from puzzles import INTERPRET
 # ```
 #
 # An output slot is copied out when its block index changes, and it **does not come back**. So `k`
-# has to be the innermost axis. You choose the grid: `i`, `j` and `k` are the order of the index
-# maps.
+# has to be the innermost axis. You choose the grid. The index maps take its axes in the order `i`,
+# `j`, `k`.
 
 
 # %%

@@ -147,9 +147,9 @@ PUZZLE = Puzzle(
         "one count?",
         "`pl.cdiv(…, 64)` rounds up. `jax.lax.broadcasted_iota(jnp.int32, shape, 0)` numbers "
         "the rows of a block; `jnp.where` chooses, and does not multiply garbage.",
-        "The row's number in the sequence is 64 times the step plus its number in the block. "
-        "Keep what lies below the length, put zero elsewhere. The grid is one number, in a "
-        "tuple.",
+        "The row's number in the sequence is 64 times the step plus its number in the block. Keep "
+        "the rows whose numbers are below the length, and put zeros in all others. The grid is "
+        "one number, in a tuple.",
     ],
     explain="""A number in SMEM decides how many blocks are taken, so an empty sequence takes no
     step and a short one takes few. Only the last step of a sequence needs the mask.""",

@@ -21,10 +21,10 @@ from puzzles import INTERPRET
 # ```
 #
 # The copy of rows 1 may start only when the sum of rows 0 is done, and that sum needs all of its
-# rows. So copies and sums take turns: this is right, and slow.
+# rows. So copies and sums take turns: this is correct, but slow.
 #
 # `jax.lax.fori_loop(0, n, body, None)` calls `body(i, None)` for `i = 0 … n - 1`. Inside a kernel
-# it is a loop of the TPU, so `i` is a traced number. Write one round of it.
+# the loop runs on the TPU, so `i` is a traced number. Write one round of the loop.
 
 
 # %%

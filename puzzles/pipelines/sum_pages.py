@@ -27,7 +27,7 @@ from puzzles import INTERPRET
 # them off. So one wait for a whole slot is a wait for all four. Its description may even have the
 # slot as its source: you never start it, so nothing is copied.
 #
-# The two slots still need one each: the next round's bytes could end this round's wait.
+# The two slots still need a semaphore each: the next round's bytes could end this round's wait.
 
 
 # %%
@@ -59,7 +59,7 @@ def sum_pages_kernel(table_ref, pages_ref, o_ref, slots_ref, sems):
         def _():
             send_for(i + 1, 1 - slot)
 
-        # Wait once, for all four.
+        # Wait once, for all four copies.
         ### BEGIN SOLUTION
         whole = slots_ref.at[slot]
         pltpu.make_async_copy(whole, whole, sems.at[slot]).wait()
@@ -136,9 +136,9 @@ PUZZLE = Puzzle(
         "when all four pages are there, and which description has as many?",
         "`slots_ref.at[slot, r]` is one place, `slots_ref.at[slot]` the whole slot. A "
         "description is made by `pltpu.make_async_copy(source, target, sem)`, started or not.",
-        "In `send_for`: a Python loop over four places; name the page that the table's entry says, "
-        "describe its copy on the slot's semaphore, start it. Then one description whose target is "
-        "the slot, and only `.wait()` of it.",
+        "In `send_for`: a Python loop over four places; name the page in the table's entry, "
+        "describe its copy on the slot's semaphore, start it. Then one description whose target "
+        "is the slot, and only `.wait()` of it.",
     ],
     explain="""A wait takes as many bytes off its semaphore as its description has. So copies may
     share a semaphore if nothing is touched before the bytes of all of them were waited for. In the

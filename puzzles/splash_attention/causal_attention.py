@@ -12,8 +12,8 @@ from puzzles import INTERPRET
 # ## causal_attention: skip the blocks that the mask hides
 #
 # A language model must not look ahead: **row t attends to column s only if s ≤ t**, even if `T` and `S` differ. The
-# spec computes all scores and throws about half of them away. Your kernel knows, before it computes a block,
-# on which side of the diagonal it is:
+# spec computes all scores and throws about half of them away. Before your kernel computes a block, it knows on
+# which side of the diagonal the block is:
 #
 # ```text
 #  bq = 64, bk = 128      columns 0-127   128-255   256-383
@@ -31,8 +31,8 @@ from puzzles import INTERPRET
 #
 # ![A map of score blocks: those on and below the diagonal are computed, those above it are dashed, skipped.](diagrams/splash_attention/causal_attention.svg)
 #
-# Here is `attention_one_block` with its work under a condition. Fill in the condition and the mask, for any `bq` and `bk`: compare
-# rows with columns, not `i` with `j`.
+# Here is `flash_attention`'s kernel with its work under a condition. Fill in the condition and the mask, for any `bq` and `bk`:
+# compare rows with columns, not `i` with `j`.
 
 
 # %%
@@ -178,8 +178,8 @@ PUZZLE = Puzzle(
     par=dots,
     tolerance=2e-4,
     hints=[
-        "Of all the rows in block i, which one attends to the most columns? Of all the columns "
-        "in block j, which one do the most rows attend to? If this row does not reach this "
+        "Of all the rows in block i, which one attends to the most columns? Of all the columns in "
+        "block j, which one is attended to by the most rows? If this row does not reach this "
         "column, no score in the block counts.",
         "Put `@pl.when(condition)` around the work of a block; `q_ref.shape` and `k_ref.shape` "
         "hold bq and bk. `jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)` numbers the rows of "

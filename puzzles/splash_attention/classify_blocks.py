@@ -20,8 +20,8 @@ from jaxtyping import Bool, Int
 #   0  skip: none of it counts    1  partial: some of it counts    2  full: all of it counts
 # ```
 #
-# For partial blocks, the mask is stored. But block (2, 1) holds the same pattern as block (0, 0). Only two patterns are different,
-# however long the sequence is. So store each
+# For partial blocks, the mask is stored. But block (2, 1) holds the same pattern as block (0, 0). There are only two different
+# patterns, however long the sequence is. So store each
 # **once**, in `partial_masks` (P, bq, bk), and let `mask_index` give the number of each partial block's pattern.
 #
 # ![A causal window as pixels, its table of skipped, partial and full blocks, the number of each partial block's pattern, and the two patterns that are stored.](diagrams/splash_attention/classify_blocks.svg)
@@ -34,7 +34,7 @@ from jaxtyping import Bool, Int
 #
 # A dense mask for 131,072 tokens takes 16 GiB. Its table of blocks of 512 has 256 × 256 entries, and if it is causal, one pattern.
 # JAX's [SplashAttention](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/splash_attention) makes the same
-# table of a mask, with the same 0, 1 and 2; your `partial_masks` are its `partial_mask_blocks`.
+# table from a mask, with the same 0, 1 and 2; your `partial_masks` are its `partial_mask_blocks`.
 #
 # </details>
 

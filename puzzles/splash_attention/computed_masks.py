@@ -147,8 +147,8 @@ def computed_masks(
 
 
 # %% [markdown]
-# What is it worth? The table has a window of 1024 keys at 4096 tokens, in both references. JAX's SplashAttention computes a `CausalMask`,
-# `ChunkedCausalMask` or `LocalMask` in the same way, if all heads share it. Other masks it stores in patterns.
+# What is it worth? The table compares both references on a window of 1024 keys, for 4096 tokens. JAX's SplashAttention computes a
+# `CausalMask`, `ChunkedCausalMask` or `LocalMask` in the same way, if all heads share it. It stores other masks as patterns.
 
 # %% active="ipynb"
 # T, H, b = 4096, 128, 512

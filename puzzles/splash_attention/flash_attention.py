@@ -11,8 +11,8 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## flash_attention: the body does not change
 #
-# How do you handle all blocks of queries? Unfold the kernel below: **it is that of `attention_one_block`.** It never asked
-# which queries it holds. So give the grid a real first axis:
+# How do you handle all blocks of queries? Unfold the kernel below: **it is that of `attention_one_block`**, except that m
+# and l are 128 lanes wide. It never asked which queries it holds. So give the grid a real first axis:
 #
 # ```text
 #                 k₀ v₀     k₁ v₁     k₂ v₂
@@ -198,8 +198,8 @@ PUZZLE = Puzzle(
         "kernel reads j from axis 1.",
         "The grid counts T in blocks of bq, then S in blocks of bk. The maps of queries and "
         "output return i, those of keys and values j. The scratch is three f32 shapes in VMEM: "
-        "two of bq rows and 128 lanes, and a block like the output's. The words: i is free, j is "
-        "in order.",
+        "two of bq rows and 128 lanes, and a block like the output's. In `dimension_semantics`, i "
+        "is free and j is in order.",
     ],
     explain="""The kernel starts its scratch at every j = 0, so each block of queries starts
     with a fresh set and the body does not change. This is also why i is parallel: nothing

@@ -140,8 +140,8 @@ def merge_attention(
 # o, lse = merge_attention(o, lse, jnp.zeros_like(o), jnp.full_like(lse, sink))
 # ```
 #
-# JAX's SplashAttention also takes `sinks`. There, m starts at the sink and l at 1, which is the same thing one tile earlier. A row that attends to
-# nothing still gives zeros, and its lse is the sink.
+# JAX's SplashAttention also takes `sinks`. There, m starts at the sink and l at 1: the sink is merged before the first tile, with the same result.
+# A row that attends to nothing still gives zeros, and its lse is the sink.
 #
 # </details>
 

@@ -145,9 +145,9 @@ def splash_attention(
 # %% [markdown]
 # **Three things can be skipped, and you have skipped them one after another:** the arithmetic, with `pl.when`;
 # the traffic, with an index that does not change; and now the steps, with a list. How much each saves depends
-# on the mask. Below is the reference on a window of 1024 keys, at a length where a dense mask would take
-# 16 GiB. You do not need it: four rows of blocks show the kinds of all tiles, and the list is
-# made from block numbers.
+# on the mask. Below is the reference on a window of 1024 keys, at a length where a dense mask would take 16
+# GiB. You do not need that mask: four rows of blocks show the kinds of all tiles, and the list is made from
+# block numbers.
 #
 # The price: the list grows with the work, 16 bytes per tile, and it has to fit into SMEM, 1 MiB. That
 # is why flags are packed into one number, and why long sequences need large blocks. And its one axis is

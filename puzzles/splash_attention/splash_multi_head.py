@@ -40,8 +40,8 @@ from puzzles import INTERPRET, find
 # A dense mask for 131,072 tokens would take 16 GiB. A list takes 16 bytes per tile. But a rule is called for every pair of
 # tokens, so `splash_multi_head` accepts a rule for up to 32,768 tokens. Beyond that, make the list from block numbers and pass it to `splash_over_tiles`.
 #
-# The grid's axis of heads is `parallel`, so two cores can divide it between them. They cannot share one long list, which also takes
-# N times the SMEM.
+# The grid's axis of heads is `parallel`, so two cores can divide the heads between them. One long list, for a mask per head, cannot
+# be divided, and takes N times the SMEM.
 #
 # A visit that needs no keys, or no mask, names the **next** block that is used: `causal_prefetch` again, for a list.
 #
@@ -261,9 +261,9 @@ def splash_multi_head(
 # with [`jax.nn.dot_product_attention`](https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html), if
 # that supports the call; and with JAX's production
 # [SplashAttention](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/splash_attention), within the
-# tolerance of its own tests. Steps, fetches, dots and bytes must be no more than production's. Its masks are objects of
-# its own classes: here a `CausalMask`, a `NumpyMask` for each head, and a `LocalMask`. You pass the first and the last as
-# rules. Prefetched lists have a column of their own.
+# tolerance of its own tests. Steps, fetches, dots and bytes must be no more than production's. JAX's kernel takes masks as
+# objects of its own classes: here a `CausalMask`, a `NumpyMask` for each head, and a `LocalMask`. You pass the first and the
+# last as rules. Bytes of prefetched lists are in a separate column.
 #
 # Four differences you should know:
 #
@@ -271,7 +271,8 @@ def splash_multi_head(
 # * **Rows that attend to nothing.** JAX's kernel expects none; it gives them a mean of values, or NaN. `jax.nn` gives
 #   them a mean. Yours are zeros, as the last lines show. Numbers are compared on all other rows.
 # * **p stays in f32 there**, `v` is cast to f32, and the rounding is left to the matrix unit. You cast `p` yourself.
-# * **More is 128 lanes wide there.** JAX's kernel keeps row numbers and ids of queries in all 128 lanes, as both keep m and l.
+# * **More is 128 lanes wide there.** Both kernels keep m and l in 128 lanes. JAX's kernel also reads row numbers and the
+#   queries' ids 128 lanes wide.
 
 # %% active="ipynb"
 # from puzzles.splash_attention import _graduation as graduation
@@ -292,9 +293,9 @@ def splash_multi_head(
 # * **Steps**: here yours are fewer, except for the full mask. JAX's kernel pads every row of tiles to the widest. (Steps are not
 #   time. A step with nothing to do is short, and only a TPU can tell how short.)
 # * **Tiles computed**: the same.
-# * **Blocks and bytes**: yours are never more in this launch. For a causal mask and a window JAX
-#   stores no patterns. It passes the kernel row numbers, 128 copies of each, and the kernel compares them with column numbers. Yours
-#   gets the rows from the list. (Columns are counted as 128 wide, yours too.)
+# * **Blocks and bytes**: yours are never more in this launch. For a causal mask and a window JAX stores no patterns. It passes the
+#   kernel row numbers, 128 copies of each, and the kernel compares them with column numbers. Yours gets the rows from the list.
+#   (Each column counts as 128 wide, in your launch as well.)
 # * **Lists**: the price, counted as SMEM stores them. Yours take 16 bytes per tile. JAX's tables hold small integers, but each row of them is padded
 #   to 128. For a causal mask of 131,072 tokens they take less than your list.
 #

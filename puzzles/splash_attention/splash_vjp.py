@@ -286,8 +286,9 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # The reference takes as many dots as JAX's two backward kernels, and fewer steps and bytes. Passed as an array, a window mask would be fetched as stored
 # patterns and would move more bytes than JAX's kernel does.
 #
-# JAX's kernel can also do it with five dots. The table counts this under dk and dv. With `use_fused_bwd_kernel=True` the walk by columns adds
-# up `ds·k` as well. But the rows of dq then come back again and again, so each column writes its own dq to HBM, and XLA adds them up, which is not counted here: fewer dots, and with many columns more bytes. tokamax's kernel (2026) is always fused.
+# JAX's backward pass can also do with five dots. The table counts this under dk and dv. With `use_fused_bwd_kernel=True` the walk by columns adds up
+# `ds·k` as well. But the rows of dq then come back again and again, so each column writes its own dq to HBM, and XLA adds them up, which is not
+# counted here: fewer dots, and with many columns more bytes. tokamax's kernel (2026) is always fused.
 
 # %% [markdown]
 # ### The whole ladder
