@@ -265,21 +265,22 @@ def over_tiles() -> str:
     return film(launch, range(len(notes)), title, f"{title}. " + " ".join(notes), notes)
 
 
-def copied() -> str:
-    """The copies of the two sums: through one buffer, and through two slots."""
-    captions = {
-        "stream_sum": "one buffer: copies and sums take turns",
-        "double_buffered_sum": "two slots: while one is summed, the other is filled",
-    }
-    parts = []
-    for name, caption in captions.items():
-        (launch,) = puzzles.trace(puzzles.find(name).solution, _array(256, 128))
-        parts.append((caption, launch))
-    title = "The next copy is on its way"
-    return reel(parts, title, f"{title}. Above, {'; below, '.join(captions.values())}.")
+def copied(title: str, *parts: tuple[str, Sequence[object], str]) -> Callable[[], str]:
+    """The copies of two launches, each given by its puzzle, its arguments and its caption."""
+
+    def draw() -> str:
+        launches = []
+        for name, args, caption in parts:
+            (launch,) = puzzles.trace(puzzles.find(name).solution, *args)
+            launches.append((caption, launch))
+        captions = "; below, ".join(caption for caption, _ in launches)
+        return reel(launches, title, f"{title}. Above, {captions}.")
+
+    return draw
 
 
 bf16 = jnp.bfloat16
+four_pages = (jnp.array([64], jnp.int32), jnp.array([[3, 1, 4, 5]], jnp.int32))
 DIAGRAMS: dict[str, Callable[[], str]] = {
     "basics/add_ten": memories,
     "basics/vector_add": strip(
@@ -459,7 +460,28 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "splash_attention/classify_blocks": table_of_blocks,
     "splash_attention/active_tiles": list_of_tiles,
     "splash_attention/splash_attention": over_tiles,
-    "pipelines/double_buffered_sum": copied,
+    "pipelines/double_buffered_sum": copied(
+        "The next copy is on its way",
+        ("stream_sum", [_array(256, 128)], "one buffer: copies and sums take turns"),
+        (
+            "double_buffered_sum",
+            [_array(256, 128)],
+            "two slots: while one is summed, the other is filled",
+        ),
+    ),
+    "pipelines/latent_attention": copied(
+        "One copy of a page for both products",
+        (
+            "paged_grouped_attention",
+            [_array(1, 8, 256), *2 * [_array(1, 8, 16, 256)], *four_pages],
+            "two arrays: each page comes as keys and as values",
+        ),
+        (
+            "latent_attention",
+            [_array(1, 8, 256), _array(8, 16, 256), *four_pages, 128],
+            "one array: each page comes once",
+        ),
+    ),
     "collectives/right_permute": lanes(
         "right_permute",
         [_array(4, 1024, 256)],

@@ -1,4 +1,4 @@
-"""From one copy by hand to paged attention, and to two cores: twenty puzzles."""
+"""From one copy by hand to paged attention, and to two cores: twenty-one puzzles."""
 
 from puzzles import kernels_on_old_jax
 
@@ -25,6 +25,7 @@ PUZZLES = (
     "sum_pages",
     "paged_attention_dma",
     "paged_grouped_attention",
+    "latent_attention",
     "gapless_attention",
     "scale_rows",
     "kernel_add",

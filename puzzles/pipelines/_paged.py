@@ -81,19 +81,21 @@ def pages_needed(lengths: Any, page: int) -> int:
     return int((-(-np.asarray(lengths) // page)).sum())
 
 
-def fetches_no_more(launch: Any, lengths: Any, page: int, heads: int = 1, idle: int = 0) -> None:
-    """Asserts that no more pages of k and v are fetched than the lengths need.
+def fetches_no_more(
+    launch: Any, lengths: Any, page: int, heads: int = 1, idle: int = 0, arrays: int = 2
+) -> None:
+    """Asserts that no more pages are fetched than the lengths need.
 
-    idle: what a sequence without pages may fetch.
+    idle: what a sequence without pages may fetch. arrays: 2 of keys and of values, or 1 of both.
     """
     empty = int((np.asarray(lengths) == 0).sum())
-    needed = 2 * heads * pages_needed(lengths, page)
-    most = needed + 2 * heads * idle * empty
+    needed = arrays * heads * pages_needed(lengths, page)
+    most = needed + arrays * heads * idle * empty
     one = [o for o in launch.inputs if len(o.shape) > 2 and o.shape[-2] == page][-2:]
     fetched = sum(o.hbm_bytes // (np.dtype(o.dtype).itemsize * page * o.shape[-1]) for o in one)
     assert fetched <= most, (
         f"{fetched} pages are fetched, and these lengths need {needed}"
-        + (f", or {most} with one of keys and one of values for each empty text" if idle else "")
+        + (f", or {most} with one of each array for each empty sequence" if idle else "")
         + ": fetch each page that holds keys which count once, for all that it serves, and no other"
     )
 

@@ -1,4 +1,4 @@
-"""Puzzle 18: scalar prefetch by hand."""
+"""Puzzle 19: scalar prefetch by hand."""
 
 import jax
 import jax.numpy as jnp

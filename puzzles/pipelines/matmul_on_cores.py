@@ -1,4 +1,4 @@
-"""Puzzle 20: two cores, divided by the pipeline."""
+"""Puzzle 21: two cores, divided by the pipeline."""
 
 import jax
 import jax.numpy as jnp

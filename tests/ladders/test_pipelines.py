@@ -138,6 +138,42 @@ def test_pages_padded_with_nan_beside_the_reference_of_jaxs_ragged_kernel(dtype)
     np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (got, want)), limit, limit)
 
 
+LATENT = [(s, d, n) for s in SHAPES for d in ("float32", "bfloat16") for n in (np.nan, 1.0)]
+
+
+@sample.in_turn
+@pytest.mark.parametrize(("shape", "dtype", "garbage"), sample.some(LATENT))
+def test_latents_beside_a_dense_reference_and_that_of_jaxs_ragged_kernel(shape, dtype, garbage):
+    """Both get each row as key and as value; of their output, the latent part is compared."""
+    lengths, N, _, each = SHAPES[shape]
+    args = made(np.random.default_rng(4), lengths, N, 1, each, garbage=garbage, dtype=dtype)
+    q, (rows,), _, *where = args
+    V, scale = rows.shape[2] // 2, q.shape[2] ** -0.5
+    # a power of two times what is exact in bf16, so it stays exact
+    got = np.asarray(interpreted(find("latent_attention").solution, q / 16, rows, *where, V))
+    limit = {"float32": 2e-5, "bfloat16": 1e-2}[dtype]
+    want = dense(q * jnp.asarray(0.0625 / scale, jnp.float32), rows[None], rows[None], *where)
+    np.testing.assert_allclose(got.astype(np.float32), want[..., :V], limit, limit)
+    some = np.asarray(where[0]) > 0  # JAX's has no sequence without keys
+    if some.any():
+        both = jnp.stack([rows, rows], axis=2)
+        starts, count = jnp.arange(some.sum() + 1), jnp.array([some.sum()])
+        of_some = (x[some] for x in where)
+        other = ragged(q[some] / 16, both, *of_some, starts.astype(jnp.int32), count, sm_scale=1.0)
+        got, other = (np.asarray(x, np.float32) for x in (got[some], other[..., :V]))
+        np.testing.assert_allclose(got, other, limit, limit)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_page_of_latents_is_fetched_once_for_keys_and_values(shape):
+    lengths, N, _, each = SHAPES[shape]
+    q, (rows,), _, *where = made(np.random.default_rng(1), lengths, N, 1, each)
+    (launch,) = trace(find("latent_attention").solution, q, rows, *where, 128)
+    assert sum(copy.times for copy in launch.copies) == pages_needed(where[0], PAGE)
+    assert launch.exact
+    assert not faults(launch)
+
+
 @sample.in_turn
 @pytest.mark.parametrize("seed", sample.some(range(24)))
 def test_numbers_on_texts_that_are_drawn(seed):
