@@ -173,7 +173,7 @@ def _same_visits(visits, block_mask):
         dead = [c for c in mine if not row[c]]
         missing = [int(c) for c in np.flatnonzero(row) if c not in mine]
         assert row.any() or mine, (
-            f"row {i} has no tile with work, and no visit either: then nobody writes its output. "
+            f"row {i} has no tile with work, and no visit either: then nothing writes its output. "
             "Give it one dead visit"
         )
         assert row.any() or len(mine) == 1, (
