@@ -45,7 +45,7 @@ NAMES = {
     "within",
 }
 LIMITS = {
-    "engine": {"headless": 10.3, "one": 1.4, "where": 4.1},
+    "engine": {"headless": 4.0, "one": 0.8, "where": 1.5},
     "tests": {"headless": 14.6, "one": 2.2, "where": 4.7},
     "guides": {"headless": 2.0, "one": 0.9, "where": 1.0},
     "messages": {"headless": 2.0, "one": 1.0, "where": 1.5},

@@ -1,10 +1,9 @@
-"""What does this call do? A function in, its launches out.
+"""Read launches: a function in, its launches out.
 
-`trace_call` runs a function once and keeps its jaxpr as a `Traced`; `Traced.launches` reads from it
-what every `pallas_call` does, as `Launch`es of `Operand`s and `Dot`s: grid, blocks, bytes, buffers,
-executed work. `faults` finds what is wrong with a launch before anything runs, and `timeline`
-follows the copies that a kernel makes by hand. Nothing runs here, no kernel is judged, and nothing
-is known of puzzles.
+`trace_call` runs a function once and keeps its jaxpr as a `Traced`; `Traced.launches` reads each
+`pallas_call` from it as a `Launch` of `Operand`s and `Dot`s: grid, blocks, bytes, buffers, executed
+work. `faults` finds errors of a launch before anything runs, and `timeline` follows the copies that
+a kernel makes by hand. This package runs nothing, judges no kernel, and knows no puzzles.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""A walk over a jaxpr for all grid steps at once: index maps and kernel bodies alike.
+"""Abstract evaluation of a jaxpr, for all grid steps at once: index maps and kernel bodies.
 
-Program ids, scalars in SMEM and what follows from them are known values; blocks of data are only
-shapes (`UNKNOWN`, or a `Buffer` where a ref can be named). A branch is walked with the steps that
-take it, so what it counts is executed.
+Program ids, scalars in SMEM and arithmetic on them are known values; blocks of data are only
+shapes (`UNKNOWN`, or a `Buffer` if a ref can be named). A branch is evaluated with the steps that
+take it, so the counts are those of executed work.
 
-A weight says how often each step comes by: an array of two counts over the grid. `weight[MOST]`
+A weight counts the executions by each step: an array of two counts over the grid. `weight[MOST]`
 takes every branch that depends on data and runs a loop of unknown length once; `weight[LEAST]`
-holds only what is certain.
+counts only certain executions.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from puzzles._launch.events import EVENTS, Event, accessed
 from puzzles._launch.log import LEAST, MOST, Access, FalseHint, Log, vector_slots, work
 from puzzles._program import Interpreter, callee, evaluate, subjaxprs
 
-# Of what an equation is given, or gives: arrays over the grid, refs, or UNKNOWN.
+# Operands or results of an equation: arrays over the grid, refs, or UNKNOWN.
 Values = list[Any]
-Path = tuple[int, ...]  # where an equation stands: its place in each program around it
-# Of an equation what is the same in each round: its meaning, and how much work it is (`work`,
-# `vector_slots`).
+Path = tuple[int, ...]  # the place of an equation in each of the nested programs around it
+# The parts of an equation that are equal in each round: its meaning, and its amount of work
+# (`work`, `vector_slots`).
 Planned = tuple[Callable[..., Values], int, int, int]
 
 SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
 LARGE = 4_000_000  # elements of such a value over all steps
-_GLIMPSE = 64  # rounds of a loop that is too long, to know how it begins
+_GLIMPSE = 64  # rounds that are evaluated of a loop that is too long
 FUEL = 200_000_000  # per walk: 1000 an equation plus one an element, a few seconds
 
 
 class AbstractInterpreter(Interpreter):
-    """One pass over a jaxpr for a grid; `axes` are the grid axes that the kernel can name.
+    """Evaluates a jaxpr once for a grid; `axes` are the grid axes that the kernel can name.
 
-    events: what it does with its buffers is kept, in its order.
+    events: whether to keep the accesses to buffers, in the order of the kernel.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class AbstractInterpreter(Interpreter):
         shapes = [tuple(g if a == b else 1 for b in range(self.rank)) for a, g in enumerate(grid)]
         along = zip(grid, shapes, strict=True)
         self.ids = [np.arange(g, dtype=np.int32).reshape(shape) for g, shape in along]
-        # The factor of a weight (most, least) where nobody knows whether it counts.
+        # The factor of a weight (most, least) if it is unknown whether it counts.
         self.in_doubt = np.array([1, 0], np.int64).reshape(2, *(1,) * self.rank)
         self.axes = range(self.rank) if axes is None else axes
         self.log = Log()
         self.fuel = FUEL
-        self.within: list[JaxprEqn] = []  # the equations around the one that is walked, and it
+        self.within: list[JaxprEqn] = []  # the current equation, after the equations around it
 
     def known(self, value: Any) -> Any:
         value = np.asarray(value)
@@ -67,14 +67,14 @@ class AbstractInterpreter(Interpreter):
         return value.reshape((1,) * self.rank + value.shape)
 
     def start(self, closed: ClosedJaxpr, args: Values) -> Values:
-        """Walk a whole jaxpr, every step once."""
+        """Evaluate a whole jaxpr, every step once."""
         with np.errstate(all="ignore"):
             outs = self.closed(closed, args, np.ones((2, *(1,) * self.rank), np.int64), ())
-        self._plans.clear()  # they hold the walk: without them it is gone at once
+        self._plans.clear()  # they refer to this interpreter: without them it is freed at once
         return outs
 
     def in_turn(self, closed: ClosedJaxpr, args: Values) -> None:
-        """Walk it step by step: what one step stores among the scalars, the next ones load."""
+        """Evaluate it step by step, so that later steps load the scalars that a step stores."""
         for ids in np.ndindex(*self.grid):
             weight = np.zeros((2, *self.grid), np.int64)
             weight[(slice(None), *ids)] = 1
@@ -113,9 +113,9 @@ class AbstractInterpreter(Interpreter):
     def other(
         self, equation: JaxprEqn, inner: list[Jaxpr], values: Values, weight: np.ndarray, path: Path
     ) -> Values:
-        """Arithmetic on what is known, or what nobody knows here."""
+        """Every other primitive: evaluate it if all operands are known, else return UNKNOWN."""
         kinds = set(map(type, values))
-        if kinds & {Buffer, Cells, Ref}:  # nobody knows what for
+        if kinds & {Buffer, Cells, Ref}:  # it may read and write them
             for writes in (False, True):
                 self.touch(values, weight * self.in_doubt, writes)
             for value in values:
@@ -183,9 +183,9 @@ class AbstractInterpreter(Interpreter):
             self.log.events.append(Event(name, equation, tuple(values), weight, size))
 
     def give_up(self, saved: Log, long: bool) -> None:
-        """Back to what was counted before a loop whose length is not known, or too long.
+        """Restore the counts from before a loop whose length is unknown or too long.
 
-        How it begins is still known.
+        The events of its first rounds stay.
         """
         saved.events, saved.cut = self.log.events, self.log.cut or long
         self.log = saved
@@ -281,7 +281,7 @@ class AbstractInterpreter(Interpreter):
         return [UNKNOWN] * len(equation.outvars)
 
     def merge(self, which: np.ndarray, new: Any, old: Any) -> Any:
-        """`new` where `which`, else `old`."""
+        """The elements of `new` if `which` holds, else those of `old`."""
         if new is old:
             return old
         if not (isinstance(new, np.ndarray) and isinstance(old, np.ndarray)):
@@ -354,7 +354,7 @@ class AbstractInterpreter(Interpreter):
         return [*lost, *ys]
 
 
-# What a primitive does; all others are calls, or arithmetic on what is known.
+# The meaning of a primitive; all others are calls, or arithmetic on known values.
 MEANINGS: dict[str, Callable[..., Values]] = {
     "program_id": AbstractInterpreter._program_id,
     "num_programs": AbstractInterpreter._num_programs,

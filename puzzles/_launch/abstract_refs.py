@@ -1,4 +1,4 @@
-"""What a walk knows of memory: scalars in SMEM, and nothing of blocks of data."""
+"""Memory in an abstract evaluation: scalars in SMEM are known, blocks of data are not."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-UNKNOWN: Any = object()  # what no walk knows
-UNNAMED = "a scoped ref"  # what `run_scoped` allocates for a parameter without a name
+UNKNOWN: Any = object()  # a value that the evaluation does not know
+UNNAMED = "a scoped ref"  # the name of a ref that `run_scoped` allocates for a nameless parameter
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A ref of which only its form is known, and where it is: "hbm" is any memory off the core.
+    """A ref with known shape, dtype and memory: "hbm" is any memory off the core.
 
-    `path` is where `run_scoped` allocates it, empty for a parameter of the kernel.
+    `path` is the place of the `run_scoped` that allocates it, empty for a kernel's parameter.
     """
 
     name: str
@@ -28,28 +28,28 @@ class Buffer:
 
     @classmethod
     def of(cls, name: str, aval: Any, path: tuple[int, ...] = ()) -> Buffer:
-        """The ref of a kernel's parameter, or of what `run_scoped` allocates."""
+        """The ref of a kernel's parameter, or of a buffer that `run_scoped` allocates."""
         shape = tuple(getattr(aval, "shape", ()))
         return cls(name, place(aval), shape, getattr(aval, "dtype", None), path)
 
 
 @dataclass(frozen=True, eq=False)
 class Cells(Buffer):
-    """Scalars in SMEM that a kernel allocates: what it has stored there, where that is known.
+    """Scalars in SMEM that a kernel allocates, with the stored values that are known.
 
-    JAX 0.7's `emit_pipeline` keeps there which slot it has come to.
+    JAX 0.7's `emit_pipeline` keeps the number of its slot there.
     """
 
     # By index, an array over the grid or UNKNOWN; None stands for all other indices.
     known: dict[tuple[int, ...] | None, Any] = field(default_factory=dict)
 
     def load(self, transforms: Sequence[Any]) -> Any:
-        """One element for every grid step."""
+        """The element of every grid step."""
         at = self._at(transforms)
         return UNKNOWN if at is None else self.known.get(at, UNKNOWN)
 
     def store(self, transforms: Sequence[Any], value: Any, weight: np.ndarray) -> None:
-        """What is not certain is no longer known; weight: (2, steps of the grid)."""
+        """Keep a value that is stored for certain, else UNKNOWN; weight: (2, steps of the grid)."""
         at = self._at(transforms)
         if at is None:
             self.lost()
@@ -60,18 +60,18 @@ class Cells(Buffer):
         if not certain or not isinstance(value, np.ndarray):
             return
         new = value.reshape(value.shape[: weight.ndim - 1])
-        if before is None or weight[0].all():  # where nothing was, there was garbage
+        if before is None or weight[0].all():  # no value before: the other steps hold garbage
             self.known[at] = new
         elif before is not UNKNOWN:
             self.known[at] = np.where(weight[0] > 0, new, before)
 
     def lost(self) -> None:
-        """Somebody has written, and nobody knows what or where."""
+        """Forget all values: an unknown value was written to an unknown place."""
         self.known.clear()
         self.known[None] = UNKNOWN
 
     def _at(self, transforms: Sequence[Any]) -> tuple[int, ...] | None:
-        """The index of a single element, the same at all steps; None for any other."""
+        """The index of a single element that is equal at all steps; None for any other."""
         if not transforms and math.prod(self.shape) == 1:
             return (0,) * len(self.shape)
         indices = getattr(transforms[0], "indices", None) if len(transforms) == 1 else None
@@ -84,24 +84,24 @@ class Cells(Buffer):
 
 
 def memory_space(aval: Any) -> str:
-    """Memory space of a ref in lower case; blocks go to VMEM unless told otherwise."""
+    """Memory space of a ref in lower case; the default for blocks is VMEM."""
     space = str(getattr(aval, "memory_space", None)).rsplit(".", 1)[-1].lower()
     return "vmem" if space in ("none", "default") else space
 
 
 def place(aval: Any) -> str:
-    """`memory_space`, where "any" is HBM: that is where it puts what is too large for VMEM."""
+    """`memory_space`, but HBM for "any": arrays too large for VMEM are there."""
     space = memory_space(aval)
     return "hbm" if space == "any" else space
 
 
 def called(ref: Any) -> str:
-    """The name of a ref, or words where it has none."""
+    """The name of a ref, or "a ref" if it has no name."""
     return getattr(ref, "name", "") or "a ref"
 
 
 def at_step(value: Any, ids: Sequence[int]) -> Any:
-    """A value over the grid at one step: a number, or an array of its own axes."""
+    """The value at a step, of a value over the grid: a number, or an array of its own axes."""
     if not isinstance(value, np.ndarray) or value.ndim < len(ids):
         return value
     return value[tuple(min(i, n - 1) for i, n in zip(ids, value.shape, strict=False))]
@@ -113,9 +113,9 @@ LOOKS = 32  # reads of scalars that are kept: executions of an equation, for all
 
 @dataclass(frozen=True)
 class ScalarRead:
-    """A read of a scalar: which steps execute it, and the element in each, in a flat array.
+    """A read of a scalar: the steps that execute it, and the element in each, in a flat array.
 
-    index: what a step asks for that is not there, else `_INSIDE`.
+    index: the index that a step reads out of bounds, else `_INSIDE`.
     """
 
     ref: Ref
@@ -131,9 +131,9 @@ class ScalarRead:
 
 @dataclass(eq=False)
 class Ref:
-    """Scalars in SMEM: the whole array, and per axis where the block starts and if it is squeezed.
+    """Scalars in SMEM: the whole array, and per axis the block's start and whether it is visible.
 
-    `contents` is None when the data are not known; `absent`, if given, then raises.
+    `contents` is None if the data are unknown; `absent`, if given, then raises.
     """
 
     contents: np.ndarray | None
@@ -156,12 +156,12 @@ class Ref:
         return cls(contents, start, (True,) * len(shape), absent, name=name)
 
     def store(self, transforms: Sequence[Any], value: Any, weight: np.ndarray) -> None:
-        """Keep a number that a single grid step stores for certain; else nothing is known.
+        """Keep a number that a single grid step stores for certain; else all is unknown.
 
         weight: (2, *grid), of the whole grid.
         """
         contents = self.contents
-        self.lost()  # but for what is surely known
+        self.lost()  # until the value proves certain
         steps = np.argwhere(weight[0])
         indices = [getattr(one, "indices", (None,)) for one in transforms]
         if contents is None or len(steps) != 1 or weight.sum() != 2 or len(indices) > 1:
@@ -173,18 +173,18 @@ class Ref:
         if new.size == 1 and len(place) == contents.ndim and all(one.size == 1 for one in place):
             where = tuple(int(one.reshape(())) for one in place)
             if all(0 <= i < n for i, n in zip(where, contents.shape, strict=True)):
-                contents = np.array(contents)  # the old one is what was passed in
+                contents = np.array(contents)  # the old array belongs to the caller
                 contents[where] = new.reshape(())
             self.contents = contents
 
     def lost(self) -> None:
-        """Somebody has written, and nobody knows what or where."""
+        """Forget the contents: an unknown value was written to an unknown place."""
         self.contents = None
 
     def load(
         self, transforms: Sequence[Any], shape: tuple[int, ...], weight: np.ndarray
     ) -> tuple[Any, ScalarRead | None]:
-        """One element for every grid step of a weight's, and what is to be kept of this read."""
+        """The element of every grid step, and the read to keep; weight: (2, steps of the grid)."""
         rank = weight.ndim
         if self.contents is None or not self.contents.size:
             return (UNKNOWN if self.absent is None else self.absent()), None
@@ -201,7 +201,7 @@ class Ref:
             if not isinstance(index, int | np.integer | np.ndarray):
                 return UNKNOWN, None
             flat = np.reshape(index, np.shape(index)[:rank])
-            if flat.dtype.kind == "f":  # the CPU cuts it off, Mosaic will refuse it
+            if flat.dtype.kind == "f":  # the CPU truncates it, Mosaic will refuse it
                 flat = np.nan_to_num(flat, posinf=size, neginf=-1).astype(np.int64)
             wrong = np.where((flat + start < 0) | (flat + start >= size), flat, _INSIDE)
             if (wrong != _INSIDE).any():

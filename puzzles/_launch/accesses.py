@@ -1,4 +1,4 @@
-"""Who reads and writes each ref, and when: what a kernel does before its numbers are known."""
+"""The grid steps that read and write each ref, found before any numbers are known."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from puzzles._launch.operand import Operand, row_keys, spread
 
 @dataclass(frozen=True)
 class Accesses:
-    """What a right kernel seldom does: each is a fact, and may explain wrong numbers.
+    """Facts that are rare in right kernels, and may explain wrong numbers.
 
     early: (ref, first grid step) of outputs and scratch that are read before anything is written.
     unread: inputs that no step reads. unwritten: outputs that no step writes. unstored: (output,
-    how many of its blocks leave VMEM though no step has written into them, how many leave, one of
-    them, the first grid step that holds it).
+    number of its blocks that leave VMEM unwritten, number of all that leave, an unwritten block,
+    the first grid step that holds it).
     """
 
     early: tuple[tuple[str, int], ...] = ()
@@ -33,9 +33,9 @@ def touched(
     scratch: Sequence[Operand],
     grid: tuple[int, ...],
 ) -> Accesses:
-    """The facts of a walk about inputs and outputs in blocks, and scratch.
+    """The facts about inputs and outputs in blocks, and scratch.
 
-    What starts out as an input, or stays in HBM, is left out of `blocks`.
+    blocks: without operands in HBM, and without outputs that are aliased to an input.
     """
     early, unread, unwritten, unstored = [], [], [], []
     for number, operand in enumerate((*blocks, *scratch)):
@@ -66,8 +66,8 @@ def begun_elsewhere(
 ) -> tuple[str, int, int] | None:
     """Scratch that a second core would read before it writes, the step, and the axis; or None.
 
-    A TPU with two cores gives each of them half of a `parallel` axis, and scratch of its own.
-    program_ids: (steps, axes). scratch: without what the first core, too, reads before it writes.
+    A TPU with two cores gives each of them half of a `parallel` axis, and its own scratch.
+    program_ids: (steps, axes). scratch: without refs that the first core also reads too early.
     """
     for axis in parallel:
         mine = program_ids[:, axis] >= -(-grid[axis] // 2)
@@ -82,7 +82,7 @@ def begun_elsewhere(
 def alone(
     touches: Sequence[Access], outputs: Sequence[Operand], grid: tuple[int, ...]
 ) -> np.ndarray:
-    """(steps,) bool: those that store into a block of an output, and no other step does."""
+    """(steps,) bool: the step stores into a block of an output, and no other step does."""
     found = np.zeros(int(np.prod(grid)), bool)
     for operand in (one for one in outputs if one.piped):
         stores = _steps([t for t in touches if t.ref == operand.name], MOST, grid)
@@ -95,7 +95,7 @@ def alone(
 
 
 def rewritten(touches: Sequence[Access], operand: Operand, grid: tuple[int, ...]) -> bool:
-    """Whether no step reads an output, and each visit to a block stores into all of it."""
+    """Whether no step reads an output, and each visit to a block stores the whole block."""
     mine = [touch for touch in touches if touch.ref == operand.name]
     if not operand.piped or any(not t.writes and t.weight[MOST].any() for t in mine):
         return False
@@ -105,9 +105,9 @@ def rewritten(touches: Sequence[Access], operand: Operand, grid: tuple[int, ...]
 
 
 def added(touches: Sequence[Access], operand: Operand, grid: tuple[int, ...]) -> np.ndarray | None:
-    """What share of its sum a ref holds after each step; None if no step adds to what it holds.
+    """(steps,) the share of its sum that a ref holds after each step; None if no step adds to it.
 
-    A sum begins where a step writes before it reads, and an output's with its block.
+    A sum begins at a step that writes before it reads; an output's sum also begins with its block.
     """
     mine = [touch for touch in touches if touch.ref == operand.name]
     writes, first = _steps(mine, MOST, grid), np.zeros(len(operand.fetched), np.int64)
@@ -125,7 +125,7 @@ def added(touches: Sequence[Access], operand: Operand, grid: tuple[int, ...]) ->
 
 
 def _steps(touches: Sequence[Access], which: int, grid: tuple[int, ...]) -> np.ndarray:
-    """(steps,) bool: those that write, at most or at least."""
+    """(steps,) bool: the step writes, at most or at least, by `which`."""
     steps = np.zeros(int(np.prod(grid)), bool)
     for touch in touches:
         if touch.writes:
@@ -139,9 +139,9 @@ def _early(
     grid: tuple[int, ...],
     within: np.ndarray | None = None,
 ) -> int | None:
-    """The first step that reads for certain what no step since the last of `begins` has written.
+    """The first step that certainly reads memory unwritten since the last of `begins`.
 
-    within: the steps that are taken, if not all.
+    within: the steps to look at, if not all.
     """
     written = np.zeros(len(begins), bool)
     asked = np.zeros(len(begins), bool)
@@ -152,7 +152,7 @@ def _early(
             asked |= spread(touch.weight[LEAST] > 0, grid) & ~written
     if within is not None:
         written, asked = written & within, asked & within
-    before = np.cumsum(written) - written  # steps before this one that write
+    before = np.cumsum(written) - written  # earlier steps that write
     visit = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
     asked &= before == before[visit]
     return int(np.argmax(asked)) if asked.any() else None

@@ -1,4 +1,4 @@
-"""What is wrong with a launch and can be seen from its blocks alone, in a learner's words."""
+"""Faults of a launch that are visible from its blocks alone, in a learner's words."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _second_core(launch: Launch) -> Iterator[Finding]:
     axes = _shared_axes(launch)
     if not axes or not launch.scratch:
         return
-    early = {name for name, _ in launch.touched.early}  # who begins reads it, and may not use it
+    early = {name for name, _ in launch.touched.early}  # the first core reads garbage as well
     scratch = [one for one in launch.scratch if one.name not in early]
     found = begun_elsewhere(launch.log.touches, scratch, launch.grid, launch.program_ids, axes)
     if found is None:
@@ -277,7 +277,7 @@ def _counts(operand: Operand) -> tuple[int, ...]:
 
 
 def _misaligned(operand: Operand) -> Iterator[Finding]:
-    """That a block in VMEM breaks the rule of the last two axes, and what to try."""
+    """A finding if a block in VMEM breaks the rule of the last two axes, with its remedy."""
     name, shape, sizes = operand.name, operand.shape, operand.sizes
     form = f"({', '.join(map(str, operand.block))}{',' * (len(shape) == 1)})"
     if not shape:
@@ -286,8 +286,8 @@ def _misaligned(operand: Operand) -> Iterator[Finding]:
         if sizes[0] != shape[0] and sizes[0] % 1024:
             yield told("misaligned", "one_d_block", operand=name, form=form, shape=shape)
     else:
-        # Mosaic looks at the last two axes of the array, where a squeezed axis counts as 1. Arrays
-        # of 8 bits have tiles of 32 rows if their rows divide by 32.
+        # Mosaic looks at the last two axes of the array; a squeezed axis counts as 1. Arrays of
+        # 8 bits have tiles of 32 rows if their rows divide by 32.
         whole = not CUTS_TILES_OF_BYTES and itemsize(operand.dtype) == 1 and shape[-2] % 32 == 0
         tile = 32 if whole else 8
         for axis, multiple, place in ((-1, 128, "last"), (-2, tile, "second-last")):

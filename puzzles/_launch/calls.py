@@ -71,7 +71,7 @@ class Call:
         equation_steps = sum(1 for _ in equations(self.kernel)) * math.prod(grid)
         in_turn = bool(changed) and 1000 * equation_steps < FUEL  # a few seconds long
         refs: list[Any] = [
-            # What the kernel writes is in a later step no longer what was passed in.
+            # A later step no longer reads the passed data of a ref that the kernel writes.
             Ref.whole(o.shape, x if in_turn or n not in changed else None, name=o.name)
             for n, (o, x) in enumerate(zip(scalars, data, strict=True))
         ]
@@ -182,7 +182,7 @@ class Call:
         aliased = {i for i, _ in self.p["input_output_aliases"]}
         first = len(self.scalars)
         inputs = range(first, first + self.mapping.num_inputs)
-        # JAX also counts as written what a copy to another device only sends.
+        # JAX also counts the source of a copy to another device as written.
         stored = {touch.ref for touch in touches if touch.writes}
         written = written_refs(self.kernel) - aliased
         return tuple(self.names[n] for n in inputs if n in written and self.names[n] in stored)

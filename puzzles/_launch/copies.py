@@ -1,4 +1,4 @@
-"""Copies that a kernel starts by hand: from where to where, and how many bytes each moves."""
+"""Copies that a kernel starts by hand: their source, target and bytes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PIPELINE = inspect.getsourcefile(inspect.unwrap(pltpu.emit_pipeline))
 
 @dataclass(frozen=True)
 class Move:
-    """The refs at both ends of a copy, their memory spaces, and how much of them it takes.
+    """The refs at both ends of a copy, their memory spaces, and the sizes of their slices.
 
-    `extents` are the sizes of both slices along the axes of their refs, the largest where data
-    decide, as `bytes_each` is; `exact` says that none do.
+    `extents` are the sizes of both slices along the axes of their refs. If data decide, `extents`
+    and `bytes_each` are the largest possible, and `exact` is False.
     """
 
     source: str
@@ -37,29 +37,29 @@ class Move:
 
 @dataclass(frozen=True)
 class Copy(Move):
-    """One copy in the text of a kernel: `make_async_copy`, `sync_copy`, or what a pipeline starts.
+    """One copy in the text of a kernel: `make_async_copy`, `sync_copy`, or by a pipeline.
 
-    A place that copies slices of several sizes is one Copy for each of them.
+    A line that copies slices of several sizes gives a Copy for each size.
     """
 
-    line: str  # of the kernel, stripped; empty where it is not known
-    executed: np.ndarray = field(compare=False)  # (steps,) int: how often each step starts it
+    line: str  # of the kernel, stripped; empty if it is unknown
+    executed: np.ndarray = field(compare=False)  # (steps,) int: starts by each step
     by_pipeline: bool = False  # `emit_pipeline` starts it
 
     @classmethod
     def of(cls, move: Move, within: Sequence[JaxprEqn], executed: np.ndarray) -> Copy:
-        """The copy that the last equation of `within` starts, inside those before it."""
+        """The copy that the last equation of `within` starts, inside the equations before it."""
         line = next(filter(None, (text_of(one.source_info) for one in reversed(within))), "")
         return cls(**vars(move), line=line, executed=executed, by_pipeline=by_pipeline(within[-1]))
 
     @property
     def times(self) -> int:
-        """How often it is started in all."""
+        """The number of its starts in all steps."""
         return int(self.executed.sum())
 
     @property
     def bytes(self) -> int:
-        """What all its executions move."""
+        """Bytes that all its executions move."""
         return self.bytes_each * self.times
 
 
@@ -70,7 +70,7 @@ def by_pipeline(equation: JaxprEqn) -> bool:
 
 
 def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:
-    """An operand that stays in HBM, with what the kernel itself copies from it and to it."""
+    """An operand in HBM, with the transfers of the kernel's own copies from it and to it."""
     if operand.piped:
         return operand
     mine = [
@@ -89,7 +89,7 @@ def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:
 
 
 def moved(equation: JaxprEqn, parts: Sequence[Any], rank: int) -> Iterator[tuple[Move, np.ndarray]]:
-    """What a `dma_start` of these parts moves, and over the grid, which steps move so much."""
+    """The moves of a `dma_start`, a move for each size, with a mask over the grid of its steps."""
     avals = copy_parts(equation.params["tree"], [v.aval for v in equation.invars])[:2]
     known = parts[:2]
     (source, seen_as), (target, _) = avals
@@ -110,7 +110,7 @@ def moved(equation: JaxprEqn, parts: Sequence[Any], rank: int) -> Iterator[tuple
 
 
 def bytes_of(ref: Any, transforms: Sequence[Any]) -> int | None:
-    """Of what transforms leave of a ref; None where its size is not known."""
+    """Bytes of the part of a ref that transforms select; None if its size is unknown."""
     sizes, exact = _sizes(ref, transforms, transforms, 0)
     item = np.dtype(_dtype(ref, transforms)).itemsize
     return math.prod(map(int, sizes)) * item if exact else None
@@ -119,9 +119,9 @@ def bytes_of(ref: Any, transforms: Sequence[Any]) -> int | None:
 def _sizes(
     ref: Any, avals: Sequence[Any], known: Sequence[Any], rank: int
 ) -> tuple[list[Any], bool]:
-    """How much transforms take of a ref along its axes, and whether that is exact.
+    """The sizes that transforms select along the axes of a ref, and whether they are exact.
 
-    A size is a number, or one over the grid. A reshaped ref begins anew, with its own axes.
+    A size is a number, or an array over the grid. A reshaped ref has new axes.
     """
     sizes, exact = list(ref.shape), True
     left = list(range(len(ref.shape)))  # axes that an index has not removed
@@ -143,7 +143,7 @@ def _sizes(
 
 
 def _dtype(ref: Any, transforms: Sequence[Any]) -> Any:
-    """The element type that is copied: a ref may be seen as another one."""
+    """The element type that is copied: transforms may view a ref as another type."""
     dtype = ref.dtype
     for transform in transforms:
         dtype = getattr(transform, "dtype", dtype)

@@ -1,4 +1,4 @@
-"""What a kernel does with its buffers, in its own order: copies, loads and stores, arithmetic."""
+"""The events of a kernel, in its own order: copies, waits, loads, stores and arithmetic."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from puzzles._launch.slices import Ranges, ranges_of
 from puzzles._program import FUEL
 
 COPIES = ("dma_start", "dma_wait")
-EVENTS = 4096  # that are kept: one for each execution of an equation, for all steps at once
+EVENTS = 4096  # kept at most: one for each execution of an equation, for all steps at once
 
-# A ref, and the transforms that name a part of it: numbers where they are known.
+# A ref, and the transforms that name a part of it, with numbers if they are known.
 Part = tuple[Any, tuple[Any, ...]]
 
 
@@ -25,8 +25,8 @@ Part = tuple[Any, tuple[Any, ...]]
 class Event:
     """One execution of an equation: `name` is dma_start, dma_wait, get, swap, or work.
 
-    `weight` says over the grid how often, at most and at least, as a walk counts. size: the bytes
-    of a copy, or of a wait for some; 0 if they are not known.
+    weight: executions by each step, at most and at least, over the grid. size: bytes of a copy, or
+    of a wait; 0 if unknown.
     """
 
     name: str
@@ -36,20 +36,20 @@ class Event:
     size: int = 0
 
     def times(self, ids: Sequence[int]) -> tuple[int, int]:
-        """How often the step of these program ids executes it, at most and at least."""
+        """Executions by the step of these program ids, at most and at least."""
         return int(at_step(self.weight[MOST], ids)), int(at_step(self.weight[LEAST], ids))
 
     def counts(self, program_ids: np.ndarray) -> np.ndarray:
-        """How often each of some steps executes it at most, shape (steps,)."""
+        """(steps,) int: executions by each step, at most."""
         weight = self.weight[MOST]
         axes = zip(program_ids.T, weight.shape, strict=False)
         counts = weight[tuple(np.minimum(ids, n - 1) for ids, n in axes)]
         return np.broadcast_to(counts, len(program_ids))
 
     def parts(self, ids: Sequence[int] | None = None) -> tuple[Part, ...]:
-        """What it names at that step: of a copy source, target and semaphore, else what it touches.
+        """Its refs at a step: source, target and semaphore of a copy, or the ref that it accesses.
 
-        Nothing for arithmetic. Without a step, numbers are over the grid.
+        Empty for arithmetic. Without a step, numbers are over the grid.
         """
         if self.name == "work":
             return ()
@@ -70,7 +70,7 @@ def place_in_hbm(part: Part) -> tuple[Any, Ranges] | None:
 
 
 def accessed(equation: JaxprEqn, values: Sequence[Any]) -> tuple[Any, tuple[Any, ...], Any, Any]:
-    """Of a load or a store: the ref, its transforms, what is stored, and the mask."""
+    """The ref of a load or a store, its transforms, the stored value, and the mask."""
     name, params = equation.primitive.name, equation.params
     if "args_tree" in params:
         ref, transforms, one, other = params["args_tree"].unflatten(values)
@@ -84,10 +84,10 @@ def accessed(equation: JaxprEqn, values: Sequence[Any]) -> tuple[Any, tuple[Any,
 class Waits:
     """A kernel's waits for copies from one ref.
 
-    exposed: those at which nothing was computed since the copy was started: no work hides it.
-    most: copies from this ref that are in flight at one of these waits. pauses: exposed waits,
-    where those of copies that were in flight together, as of the halves of a slot, are one.
-    hidden: the share of the kernel's work that runs between a copy's start and its wait, summed up.
+    exposed: waits for copies that no work hides: the kernel computed nothing since their start.
+    most: copies from this ref in flight at once, at one of these waits. pauses: exposed waits,
+    counting waits for copies in flight together, such as two halves of a slot, as one pause.
+    hidden: the share of the kernel's work between a copy's start and its wait, summed up.
     """
 
     count: int = 0
@@ -100,9 +100,9 @@ class Waits:
 def replay(
     events: Sequence[Event], program_ids: np.ndarray
 ) -> tuple[Mapping[str, Waits], list[int]] | None:
-    """The waits by the name of the ref that is copied from, and the copies in flight at each.
+    """The waits by the name of the source ref, and the number of copies in flight at each wait.
 
-    None where data decide, a wait has nothing to wait for, or there is too much.
+    None if data decide, if a wait has no copy to wait for, or if there are too many events.
     """
     if not events:
         return {}, []
@@ -138,13 +138,13 @@ def replay(
                     if not mine:
                         return None
                     flying.append(len(started))
-                    # one semaphore may tell of several arrays, and a wait may describe another
+                    # copies of several arrays may share a semaphore: prefer the wait's own array
                     over = next((copy for copy in mine if copy.source == name), mine[0])
                     most = sum(copy.source == over.source for copy in started)
                     started.remove(over)
                     its = found.setdefault(over.source, Waits())
                     exposed, left = over.computed == computed, event.size - over.size
-                    for copy in mine:  # whose bytes this wait takes, too
+                    for copy in mine:  # this wait may also take the bytes of further copies
                         if left > 0 and copy is not over:
                             started.remove(copy)
                             exposed, left = exposed or copy.computed == computed, left - copy.size
@@ -164,7 +164,7 @@ def replay(
 
 @dataclass(frozen=True, eq=False)
 class _Started:
-    """A copy in flight. index: if known. computed, waited: how often, before it was started."""
+    """A copy in flight. index: if known. computed, waited: events and waits before its start."""
 
     source: str
     semaphore: Any
@@ -174,12 +174,12 @@ class _Started:
     size: int
 
     def signals(self, semaphore: Any, index: tuple[int, ...] | None) -> bool:
-        """Whether its end is told by this semaphore of an array, as far as the index is known."""
+        """Whether it signals this semaphore of an array, as far as the index is known."""
         return self.semaphore is semaphore and (None in (index, self.index) or index == self.index)
 
 
 def _numbers(transforms: Sequence[Any], ids: Sequence[int]) -> tuple[int, ...] | None:
-    """The index that transforms name at a step; None if it is not known."""
+    """The index that transforms name at a step; None if it is unknown."""
     indices = (np.asarray(i) for t in transforms for i in getattr(t, "indices", ()))
     try:
         return tuple(int(at_step(i, ids)) for i in indices)

@@ -1,4 +1,4 @@
-"""Blocks of a pipeline inside of a kernel, `emit_pipeline`'s, that come back after others."""
+"""Blocks that a pipeline inside a kernel (`emit_pipeline`) revisits after other blocks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from puzzles._program import FUEL
 
 
 def revisited_inside(launch: Launch) -> Iterator[Finding]:
-    """The first block of each array that a pipeline writes back a second time.
+    """Yield a finding for the first block of each array that a pipeline writes back twice.
 
-    In the kernel's order; up to where data decide what is copied, and no further.
+    In the kernel's order, up to the first copy that depends on data.
     """
     pipes = {id(e) for e in launch.log.events if e.name == "dma_start" and by_pipeline(e.equation)}
     if not pipes or len(launch.log.events) * launch.steps > FUEL:
@@ -24,7 +24,7 @@ def revisited_inside(launch: Launch) -> Iterator[Finding]:
     named: set[str] = set()
     for ids in launch.program_ids.tolist():
         seen: set[Any] = set()  # a buffer, and the part of an array that it was copied to
-        first: dict[Any, str] = {}  # what was done first to a buffer since it was copied
+        first: dict[Any, str] = {}  # the first access to a buffer since it was copied
         for event in launch.log.events:
             most, least = event.times(ids)
             if most != least and id(event) in pipes:

@@ -74,13 +74,13 @@ class Launch:
     outputs: tuple[Operand, ...]
     scratch: tuple[Operand, ...]
     scalars: tuple[Operand, ...]  # scalar prefetch
-    scalar_values: tuple[np.ndarray | None, ...]  # contents, None where unknown
+    scalar_values: tuple[np.ndarray | None, ...]  # contents, None if unknown
     log: Log
     settings: Settings
     vmem_limit_bytes: int | None
     around: Surroundings
-    line: str | None  # where it is launched
-    times: int | None  # how often a loop around it runs it; None: only running it tells
+    line: str | None  # the line that launches it
+    times: int | None  # runs by the loop around it; None if data decide
     which: int = MOST  # of the counts in `log`
 
     @cached_property
@@ -91,14 +91,14 @@ class Launch:
         return replace(self, which=LEAST).with_copies()
 
     def with_copies(self) -> Launch:
-        """The launch with what the kernel itself copies from and to operands that stay in HBM."""
+        """The launch with the transfers of the kernel's own copies, for operands in HBM."""
         each = (self.inputs, self.outputs, self.scratch)
         inputs, outputs, scratch = (tuple(copied(o, self.copies) for o in some) for some in each)
         return replace(self, inputs=inputs, outputs=outputs, scratch=scratch)
 
     @cached_property
     def dots(self) -> tuple[Dot, ...]:
-        """Each dot of the kernel, and which steps execute it."""
+        """Each dot of the kernel, with the steps that execute it."""
         found = self.log.dots.values()
         return tuple(Dot.of(e, spread(weight[self.which], self.grid)) for e, weight in found)
 
@@ -199,14 +199,14 @@ class Launch:
 
     @property
     def bound(self) -> str:
-        """How a count is meant: "" if exact, "at most", "about", or "at least" of `least`."""
+        """The words before a count: "" if it is exact, "at most", "about" or "at least"."""
         if self.log.moved:
             return "about"
         return "at least" if self.unknown_loops else "" if self.exact else "at most"
 
     @cached_property
     def touched(self) -> Accesses:
-        """What is read before it is written, never read or written, or never fetched."""
+        """Refs that are read before they are written, never read, never written or never stored."""
         started = [self.outputs[position].name for _, position in self.aliases]
         blocks = [o for o in self.inputs + self.outputs if o.piped and o.name not in started]
         return touched(self.log.touches, blocks, self.scratch, self.grid)
@@ -215,7 +215,7 @@ class Launch:
     def idle(self) -> np.ndarray:
         """(steps,) bool: without arithmetic, and without the only store into a block.
 
-        A kernel without any arithmetic copies: its steps do what they are for.
+        A kernel without any arithmetic only copies: none of its steps is idle.
         """
         if not self.busy.any():
             return np.zeros_like(self.busy)
@@ -227,20 +227,20 @@ class Launch:
         return Core(ids) if self.settings.cores > 1 else tuple(ids)
 
     def rewritten(self, name: str | None) -> bool:
-        """Whether an output's blocks are never read, and written whole whenever they are visited.
+        """Whether an output's blocks are never read, and each visit writes the whole block.
 
-        Then a visit that comes back finds nothing that it needs, and the last one counts.
+        Then a revisit needs nothing from the first visit, and the last visit counts.
         """
         aliased = {position for _, position in self.aliases}
         outputs = (one for n, one in enumerate(self.outputs) if n not in aliased)
         return any(o.name == name and rewritten(self.log.touches, o, self.grid) for o in outputs)
 
     def when(self, step: int) -> str:
-        """ " at grid step (1, 0)"; nothing without a grid, where there is one step."""
+        """ " at grid step (1, 0)"; empty without a grid."""
         return f" at grid step {self.at(step)}" if self.grid else ""
 
     def added(self, operand: Operand) -> np.ndarray | None:
-        """(steps,) what share of its sum a ref holds after each step; None if it sums nothing."""
+        """(steps,) the share of its sum that a ref holds after each step; None without a sum."""
         return added(self.log.touches, operand, self.grid)
 
     @property
@@ -294,22 +294,22 @@ class Launch:
 
     @cached_property
     def in_flight(self) -> np.ndarray | None:
-        """Copies in flight at each wait, in order: what it waits for counts; None if unknown."""
+        """Copies in flight at each wait, in order, with the awaited copy; None if unknown."""
         copying = [event for event in self.log.events if event.name in COPIES]
         replayed = None if self.log.cut else replay(copying, self.program_ids)
         return None if replayed is None else np.array(replayed[1], np.int64)
 
     @cached_property
     def waits(self) -> Mapping[str, Waits] | None:
-        """The kernel's waits for its own copies, by the ref that is copied from.
+        """The kernel's waits for its own copies, by the name of the source ref.
 
-        None where data decide about them, or only the beginning is known.
+        None if data decide about them, or if only the first events are known.
         """
         replayed = None if self.log.cut else replay(self.log.events, self.program_ids)
         return None if replayed is None else replayed[0]
 
     def elements_read(self, name: str) -> tuple[np.ndarray, ...]:
-        """Which elements of a scalar ref each step reads: (steps,) each, -1 where it does not."""
+        """The elements of a scalar ref that each read takes: (steps,) each, -1 without a read."""
         found: dict[bytes, np.ndarray] = {}
         for look in self.log.looks:
             if look.ref.name == name:

@@ -1,4 +1,4 @@
-"""How much arithmetic an equation is, and the log of what a kernel executes."""
+"""The arithmetic of an equation, and the log of the work that a kernel executes."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ _PASSES = {jax.lax.Precision.HIGH: 3, jax.lax.Precision.HIGHEST: 6}
 
 @dataclass(frozen=True, eq=False)
 class Dot:
-    """One `dot_general` of a kernel: shapes, dtypes of (lhs, rhs, out), and who executes it.
+    """One `dot_general` of a kernel: shapes, dtypes of (lhs, rhs, out), and its steps.
 
-    rounds: of f32 factors a TPU takes the bf16, unless the dot asks for more. line: its text.
+    rounds: a TPU rounds its f32 factors to bf16, unless its precision is higher. line: its text.
     passes: runs of the matrix unit that its precision takes.
     """
 
@@ -158,7 +158,7 @@ class Access:
 
 @dataclass(frozen=True, eq=False)
 class FalseHint:
-    """A `pl.multiple_of` that does not hold: at which steps, what is promised, and what is there.
+    """A `pl.multiple_of` that does not hold: its steps, the promised multiple, and the value.
 
     steps, value: over the grid, as far as they vary.
     """
@@ -169,7 +169,7 @@ class FalseHint:
     value: np.ndarray
 
 
-MOST, LEAST = 0, 1  # every branch on data is taken; only what is certain
+MOST, LEAST = 0, 1  # with every branch on data; only certain executions
 
 
 def _none() -> np.ndarray:
@@ -178,13 +178,12 @@ def _none() -> np.ndarray:
 
 @dataclass
 class Log:
-    """What a walk over a kernel has seen, then a walk over each of its index maps.
+    """The log of the abstract evaluation of a kernel and its index maps.
 
     Counts are pairs (most, least); weights are such pairs, and broadcast over the grid. branches,
-    loops: the places of those that depend on data. events: what a kernel that copies by hand does,
-    in its order; `cut` says that this is its beginning. touches: reads and writes of its
-    parameters, in the order of the text. looks, strays: the first LOOKS reads of scalars, and those
-    of such as are not there.
+    loops: the places of those that depend on data. events: of a kernel that copies by hand, in its
+    order; if `cut`, only the first. touches: reads and writes of its parameters, in the order of
+    the text. looks, strays: the first LOOKS reads of scalars, and those out of bounds.
     """
 
     flops: np.ndarray = field(default_factory=_none)
@@ -193,7 +192,7 @@ class Log:
     slots: np.ndarray = field(default_factory=_none)  # of the vector unit, four a cycle
     dots: dict[tuple, tuple[JaxprEqn, np.ndarray]] = field(default_factory=dict)
     copies: dict[tuple, tuple[tuple[JaxprEqn, ...], np.ndarray]] = field(default_factory=dict)
-    scoped: dict[tuple, list[Any]] = field(default_factory=dict)  # what `pl.run_scoped` allocates
+    scoped: dict[tuple, list[Any]] = field(default_factory=dict)  # allocations of `pl.run_scoped`
     branches: frozenset[tuple] = frozenset()
     loops: frozenset[tuple] = frozenset()
     busy: np.ndarray = field(default_factory=lambda: np.zeros((), bool))  # with arithmetic
@@ -203,8 +202,8 @@ class Log:
     cut: bool = False
     looks: tuple[ScalarRead, ...] = ()
     touches: list[Access] = field(default_factory=list)
-    moved: tuple[tuple[str, str], ...] = ()  # operands whose map reads what the kernel writes
-    written_inputs: tuple[str, ...] = ()  # that the kernel writes into, aliased ones aside
+    moved: tuple[tuple[str, str], ...] = ()  # operands whose map reads scalars the kernel writes
+    written_inputs: tuple[str, ...] = ()  # inputs that the kernel writes, without aliased inputs
 
     def copy(self) -> Log:
         dots, copies, scoped = dict(self.dots), dict(self.copies), dict(self.scoped)
@@ -213,6 +212,6 @@ class Log:
 
     @property
     def scoped_vmem_bytes(self) -> int:
-        """What `pl.run_scoped` allocates in VMEM."""
+        """Bytes that `pl.run_scoped` allocates in VMEM."""
         avals = (aval for avals in self.scoped.values() for aval in avals)
         return sum(vmem_size(a.shape, a.dtype) for a in avals if memory_space(a) == "vmem")

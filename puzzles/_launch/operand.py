@@ -1,4 +1,4 @@
-"""One ref of a kernel: which block each grid step holds, when it moves, what it weighs."""
+"""One ref of a kernel: the block of each grid step, its transfers, and its bytes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from puzzles._launch.finding import line_of_function
 class Operand:
     """One ref of a kernel: an input, an output, a prefetched scalar array or scratch.
 
-    `block` has None where an axis is squeezed. `blocks` holds the block index of every step, in
-    elements on axes indexed by `pl.Element`; `stride` is the number of elements an index counts.
+    `block` has None for a squeezed axis. `blocks` holds the block index of every step, in elements
+    on axes indexed by `pl.Element`; `stride` is the number of elements an index counts.
     """
 
     name: str
@@ -38,17 +38,17 @@ class Operand:
     vmem_bytes: int
     smem_bytes: int
     portion: tuple[int, ...]  # sizes of the largest piece that is moved, or held, at once
-    line: str | None = None  # where its index map is written
+    line: str | None = None  # the line of its index map
     elements: tuple[bool, ...] = ()  # which axes are indexed by `pl.Element`
 
     @property
     def piped(self) -> bool:
-        """Whether it moves by itself, in blocks or whole: what stays in HBM, the kernel copies."""
+        """Whether the launch moves it, in blocks or whole; the kernel copies operands in HBM."""
         return self.space not in ("any", "hbm")
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The block shape with 1 where it is squeezed."""
+        """The block shape with 1 for squeezed axes."""
         return tuple(1 if b is None else b for b in self.block)
 
     @property
@@ -147,7 +147,7 @@ def spread(value: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
 
 
 def linear(index: Sequence[np.ndarray]) -> np.ndarray:
-    """One integer for each index tuple, equal exactly where the tuples are; broadcasts."""
+    """An integer for each index tuple: equal if and only if the tuples are equal; broadcasts."""
     lows = [int(axis.min()) if axis.size else 0 for axis in index]
     spans = [
         int(axis.max()) - low + 1 if axis.size else 1 for axis, low in zip(index, lows, strict=True)
@@ -164,7 +164,7 @@ def row_keys(blocks: np.ndarray) -> np.ndarray:
 
 
 def first_seen(key: np.ndarray) -> np.ndarray:
-    """For each entry of a key, the position where its value comes first."""
+    """For each entry of a key, the first position of its value."""
     _, first, which = np.unique(key, return_index=True, return_inverse=True)
     return first[which.reshape(-1)]
 

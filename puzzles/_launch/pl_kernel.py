@@ -51,7 +51,7 @@ def as_written(program: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _cores(equation: JaxprEqn) -> Mapping[str, int]:
-    """Name and size of each axis of cores; empty for what is no kernel on TensorCores."""
+    """Name and size of each axis of cores; empty if it is not a kernel on TensorCores."""
     p = equation.params
     if equation.primitive.name == _KIND:
         alone = len(p["jaxprs"]) == 1 and not p["external_meshes"]

@@ -1,4 +1,4 @@
-"""Which part of a buffer a ref names: from the transforms of an access to ranges of elements."""
+"""The part of a buffer that a ref names: from the transforms of an access to ranges of elements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Ranges = tuple[tuple[int, int, bool], ...]
 
 
 def ranges_of(transforms: Sequence[Any]) -> Ranges | None:
-    """What is left of a buffer after its transforms; None where one is not an index, or unknown."""
+    """The ranges of a buffer that transforms select; None if one is unknown, or not an index."""
     found: list[tuple[int, int, bool]] = []
     for number, transform in enumerate(transforms):
         if (indices := getattr(transform, "indices", None)) is None:
@@ -28,7 +28,7 @@ def ranges_of(transforms: Sequence[Any]) -> Ranges | None:
             continue
         found = [
             (a, b, True) if index else _within(a, next(given)) for a, b, index in found
-        ]  # what an index removed has no axis left
+        ]  # an axis that an index removed has no further range
     return tuple(found)
 
 
@@ -49,19 +49,19 @@ def _range(index: Any) -> tuple[int, int, bool] | None:
 
 
 def _number(value: Any) -> int | None:
-    """None for what a walk does not know."""
+    """The value as an int; None if it is unknown."""
     return int(value) if hasattr(value, "__int__") else None
 
 
 def overlap(one: Ranges | None, other: Ranges | None) -> bool:
-    """Whether two parts of a buffer surely share an element; of what is not known, nobody says."""
+    """Whether two parts of a buffer certainly share an element; False if a part is unknown."""
     if one is None or other is None:
         return False
     return all(max(a, c) < min(b, d) for (a, b, _), (c, d, _) in zip(one, other, strict=False))
 
 
 def ranges_shown(ranges: Ranges | None, shape: Sequence[int]) -> str:
-    """`[0, 64:128]`; nothing for what is not known, or goes on to the end of the buffer."""
+    """`[0, 64:128]`; without trailing whole axes, and "" if the ranges are unknown."""
     parts = [str(a) if index else f"{a}:{b}" for a, b, index in ranges or ()]
     whole = [f"0:{n}" for n in shape]
     while parts and parts[-1:] == whole[len(parts) - 1 : len(parts)]:
@@ -70,9 +70,9 @@ def ranges_shown(ranges: Ranges | None, shape: Sequence[int]) -> str:
 
 
 def taken(value: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
-    """What reshapes, bitcasts and slices leave of an array: a view of it, but for bitcasts.
+    """Apply reshapes, bitcasts and slices to an array: a view of it, except after bitcasts.
 
-    Raises where they reach beyond it, or do something else.
+    Raises NotImplementedError for a slice beyond its edge.
     """
     for one in transforms:
         if "Bitcast" in type(one).__name__:

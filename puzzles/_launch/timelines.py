@@ -1,7 +1,7 @@
-"""The copies of a kernel moment by moment: what flies, what is waited for, what is computed on.
+"""The timeline of a kernel's copies: copies in flight, waits, and computation.
 
-Read from the walk over the kernel, which does not run, with the rules of `Flights`. Moments are in
-the kernel's own order; how long each of them takes is not known here.
+It follows the events of the abstract evaluation with the rules of `Flights`; the kernel does not
+run. Moments are in the kernel's own order; their durations are unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from puzzles._launch.slices import ranges_of
 from puzzles._program import FUEL
 from puzzles._rules import sentence
 
-MOMENTS = 256  # that are followed
+MOMENTS = 256  # followed at most
 _COPIES = ("dma_start", "dma_wait")
 _KINDS = {"touched_too_early": "hazard"} | dict.fromkeys(
     ("copy_outside", "copy_of_a_pipeline_outside", "no_such_semaphore"), "outside"
@@ -34,7 +34,7 @@ _KINDS |= dict.fromkeys(("ends_of_one_type", "ends_of_two_types"), "unequal")
 
 @dataclass(frozen=True)
 class Slot:
-    """A part of a buffer that copies come to or go from."""
+    """A part of a buffer that is the source or the target of copies."""
 
     name: str  # of the buffer, as it is shown
     place: Place
@@ -44,7 +44,7 @@ class Slot:
 class CopySpan:
     """A copy in flight from the moment `start` up to `end`, not included; None: it never ends.
 
-    `other` is what lies at its other end.
+    `other` names the part of a buffer at its other end.
     """
 
     slot: int
@@ -56,9 +56,9 @@ class CopySpan:
 
 @dataclass(frozen=True)
 class Phase:
-    """What happens between two starts of copies: the kernel "waits", "computes", or "ends".
+    """A phase between two starts of copies: the kernel "waits", "computes", or "ends".
 
-    `slots` are touched, and if it is `wrong`, one of them must not be.
+    The kernel accesses `slots`; if the phase is `wrong`, one of these accesses is too early.
     """
 
     step: int
@@ -70,7 +70,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class CopyFault:
-    """What goes wrong at a moment, in the line whose text is `line`.
+    """A fault at a moment, in the line with the text `line`.
 
     kind: "hazard", "outside", "unequal" (the two ends of a copy), "stuck".
     """
@@ -82,13 +82,13 @@ class CopyFault:
 
     @property
     def says(self) -> str:
-        """What is wrong, and what to try."""
+        """The fault and its remedy, in words."""
         return self.finding.words
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What becomes of copies; `unknown` says why it ends early, if it does."""
+    """Copies and phases of a kernel; if it ends early, `unknown` gives the reason, else ""."""
 
     slots: tuple[Slot, ...]
     trips: tuple[CopySpan, ...]
@@ -103,18 +103,18 @@ class Timeline:
 
     @property
     def overlap(self) -> tuple[int, int]:
-        """At how many moments the kernel computes, and at how many of them a copy is in flight."""
+        """The number of moments of computation, and of those with a copy in flight."""
         computing = [n for n, one in enumerate(self.moments) if one.kind == "computes"]
         return len(computing), sum(1 for n in computing if self.flying(n))
 
 
 class _UnknownError(Exception):
-    """Nothing is known from here on; `args[0]` names the sentence that says why."""
+    """The timeline ends here; `args[0]` is the key of the sentence with the reason."""
 
 
-@lru_cache(maxsize=16)  # a verdict asks several times of the same launches
+@lru_cache(maxsize=16)  # a verdict needs it several times for a launch
 def timeline(launch: Launch) -> Timeline | None:
-    """What becomes of the copies that a kernel makes by hand; None if it makes none."""
+    """The timeline of the copies that a kernel makes by hand; None if it makes none."""
     if not any(event.name in _COPIES for event in launch.log.events):
         return None
     follower = _Follower(launch)
@@ -133,13 +133,13 @@ def faults_of_copies(launch: Launch) -> tuple[CopyFault, ...]:
 
 
 def copied(launch: Launch) -> Finding | None:
-    """The first thing that is wrong with a kernel's copies by hand, as far as it is followed."""
+    """The first fault of the copies that a kernel makes by hand, as far as it is followed."""
     faults = faults_of_copies(launch)
     return faults[0].finding if faults else None
 
 
 class _Follower:
-    """Tells `Flights` what happens, and writes down what is in flight."""
+    """Replays events on `Flights`, and records the copies in flight."""
 
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
@@ -149,12 +149,12 @@ class _Follower:
         self.moments: list[Phase] = []
         self.faults: dict[tuple[str, str], CopyFault] = {}  # by their words' name, and the line
         self.under_way: dict[Flight, int] = {}  # the places of their trips
-        self.fresh = True  # what comes next is a new moment
+        self.fresh = True  # the next event begins a new moment
         self.step, self.ids = 0, [0] * len(launch.grid)
-        self.info: Any = None  # where the equation stands that is told about
+        self.info: Any = None  # the source of the current equation
 
     def result(self, unknown: str) -> Timeline:
-        """All of it, with the slots of a buffer side by side."""
+        """The timeline, with the slots of a buffer next to each other."""
         refs = list(dict.fromkeys(slot.place.buffer for slot in self.slots))
         places = [slot.place for slot in self.slots]
         order = sorted(
@@ -226,7 +226,7 @@ class _Follower:
                 self.wrong("touched_too_early", **self.early(f"`{text}`", why, place))
 
     def start(self, parts: Sequence[Part], text: str) -> None:
-        """A copy starts; what is wrong with it is noted, and it is in flight all the same."""
+        """Start a copy, even a faulty copy, and note its first fault."""
         source, target = map(_place, parts[:2])
         semaphore = _semaphore(parts[2])
         taken, room = map(_size, parts[:2])
@@ -260,17 +260,17 @@ class _Follower:
             self.note(len(self.moments), words, **facts)
 
     def early(self, who: str, why: str, place: Place) -> dict[str, Any]:
-        """The facts of who touches what while a copy is in flight, and why it must not."""
+        """The facts of an access that comes too early, while a copy is in flight."""
         says = happens(self.at, who if text_of(self.info) else "the kernel", why)
         return dict(says=says, operand=place.buffer.name)
 
     @property
     def at(self) -> tuple[int, ...] | None:
-        """The grid step, where there is a grid."""
+        """The program ids of the grid step; None without a grid, or after the last step."""
         return self.launch.at(self.step) if self.ids else None
 
     def moment(self, kind: str, text: str, slots: tuple[int, ...] = ()) -> None:
-        """Add a moment, or go on with the last one: of the same kind, and nothing started since."""
+        """Add a moment, or extend the last moment if its kind is equal and no copy has started."""
         if not self.fresh and self.moments[-1].kind == kind:
             last = self.moments[-1]
             both = tuple(dict.fromkeys((*last.slots, *slots)))
@@ -287,7 +287,7 @@ class _Follower:
         self.note(len(self.moments) - 1, words, **facts)
 
     def note(self, moment: int, words: str, kind: str = "hazard", **facts: Any) -> None:
-        """Keep what is wrong, once for each line: a loop makes it again in each round."""
+        """Keep a fault, once for each line: a loop repeats it in each round."""
         text = text_of(self.info)
         where = dict(launch=self.launch.name, step=self.at, line=line_of(self.info))
         facts |= dict(when=when(self.at), where=when(self.at, text))
@@ -297,7 +297,7 @@ class _Follower:
         self.faults.setdefault((words, text), found)
 
     def started(self, flight: Flight) -> None:
-        """The row of a copy is its end in the core; of two, where it goes to."""
+        """Add the span of a copy to the row of its end in the core; if both are, of its target."""
         source, target = flight.source, flight.target
         inward = not (_far(target) and not _far(source))
         own, other = (target, source) if inward else (source, target)
@@ -310,7 +310,7 @@ class _Follower:
         self.trips.append(CopySpan(row, str(other), inward, now, None))
 
     def landed(self) -> None:
-        """What no longer is in flight ends with this moment."""
+        """End the spans of copies that have landed, at this moment."""
         for flight in self.flights.landed:
             place = self.under_way[flight]
             self.trips[place] = replace(self.trips[place], end=len(self.moments))
@@ -339,7 +339,7 @@ def _semaphore(part: Part) -> Place:
 
 
 def _no_such(semaphore: Place) -> dict[str, Any]:
-    """The facts of a semaphore that is asked for and is not there."""
+    """The facts of a semaphore index that is out of bounds."""
     ref = semaphore.buffer
     said = dict(name=ref.name, ref=f"`{ref.name}`", part=semaphore.in_full, shape=ref.shape)
     return dict(kind="out-of-bounds", operand=ref.name, **said)

@@ -59,7 +59,7 @@ class Traced:
 
     @cached_property
     def graph(self) -> Graph:
-        """What is around the kernels; nothing is computed for it."""
+        """The dataflow around the kernels, without computing anything."""
         return Graph(self.jaxpr, self.leaves)
 
     @cached_property
@@ -116,25 +116,25 @@ def program_of(call: JaxprEqn, launch: Launch | None = None) -> Traced:
 
 
 def nothing_launched(traced: Traced) -> str:
-    """What to say of a program without a `pallas_call`."""
+    """The message about a program without a `pallas_call`."""
     if not traced.other_kernels:
         return sentence("nothing_launched")
     return sentence("launched_otherwise", how=traced.other_kernels[0])
 
 
 def kernels(traced: Traced) -> dict[Hashable, Traced]:
-    """Each kernel call as a program of its own, by its fingerprint: equal ones are there once."""
+    """Each kernel call as a program of its own, by its fingerprint, without duplicates."""
     each = (program_of(call) for call in kernel_calls(traced.jaxpr.jaxpr))
     return {fingerprint(one.jaxpr): one for one in each}
 
 
 def is_traced(x: object) -> bool:
-    """True for what becomes an abstract value; ints, NumPy arrays and None stay static."""
+    """Whether tracing makes it an abstract value; ints, NumPy arrays and None stay static."""
     return isinstance(x, jax.Array | jax.ShapeDtypeStruct)
 
 
 def trace_call(fn: Callable, *args: object) -> Traced:
-    """Trace `fn(*args)`. Whatever `fn` raises passes through.
+    """Trace `fn(*args)`. Exceptions of `fn` pass through.
 
     A kernel of `pl.kernel` on TensorCores becomes a `pallas_call`.
 
@@ -172,7 +172,7 @@ def trace_call(fn: Callable, *args: object) -> Traced:
 
 
 def _expanded(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with what a high-level primitive does in its place.
+    """The program with high-level primitives replaced by their programs.
 
     From JAX 0.12 on `searchsorted` is such a primitive, and so are `einsum` and `nonzero`.
     """
@@ -223,9 +223,9 @@ _keeping: list[dict] = []
 
 @contextmanager
 def keeping_traces() -> Iterator[None]:
-    """Within it, a function is traced once for arguments of one form, with whatever data.
+    """Context manager: trace a function once for arguments of equal shapes, whatever their data.
 
-    For functions whose helpers nobody redefines meanwhile.
+    Only for functions whose helpers are not redefined meanwhile.
     """
     _keeping.append(_keeping[-1] if _keeping else {})
     try:
