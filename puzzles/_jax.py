@@ -32,7 +32,7 @@ class UnsupportedJaxError(ImportError):
 
 
 def too_old(version: str) -> str | None:
-    """What to say of a JAX before `OLDEST`, or None."""
+    """The message for a JAX before `OLDEST`, or None."""
     if _numbers(version) >= _numbers(OLDEST):
         return None
     return (
@@ -43,7 +43,7 @@ def too_old(version: str) -> str | None:
 
 
 def lacking(version: str, error: ImportError) -> str:
-    """What to say where JAX `version` has not what an import asked for."""
+    """The message for a JAX `version` that lacks a name that an import needs."""
     if error.name == "absl":  # 0.9.2 imports it, but does not bring it along
         return (
             f"JAX {version} needs the module `absl` for its TPU simulator: run `pip install "
@@ -134,14 +134,14 @@ _cached = getattr(partial_eval, "trace_to_jaxpr", None)
 _uncached = getattr(partial_eval, "trace_to_jaxpr_nocache", None)
 
 
-# What `jax.jit` returns: a class of jaxlib's, which has no public name.
+# The class of `jax.jit`'s results is in jaxlib, and has no public name.
 _Jitted = type(jax.jit(lambda: None))
 
 
 def unjitted(fn: Callable) -> Callable:
-    """`fn` without `jax.jit`, which would answer from a trace of its own, also under a partial.
+    """`fn` without `jax.jit`, whose cached trace may be stale, also under a partial.
 
-    Every other wrapper stays: what runs is judged.
+    Every other wrapper stays.
     """
     if isinstance(fn, functools.partial):
         inner = unjitted(fn.func)
@@ -155,9 +155,9 @@ def close(jaxpr: Any) -> Any:
 
 
 def compile_quickly() -> None:
-    """Where there is no TPU: all programs are compiled as `_QUICK_FLAGS` say, from the first on.
+    """Without a TPU, compile all programs with `_QUICK_FLAGS`, from the first on.
 
-    An XLA that does not know a flag ends the process, so only those that were tried are told.
+    An XLA without a flag ends the process, so only versions that were tried get the flags.
     """
     if not has_tpu() and _numbers(jax.__version__) <= _numbers(NEWEST_TRIED):
         _add_to_environment(_QUICK_FLAGS)
@@ -316,7 +316,7 @@ def params_at_fault(error: BaseException) -> str | None:
 
 
 def unknown_params(params: Any) -> str | None:
-    """The type of `compiler_params`, where it can hold no setting; None where all is well."""
+    """The name of the type of `compiler_params`, if it can hold no setting; else None."""
     fine = params is None or isinstance(params, Mapping) or dataclasses.is_dataclass(params)
     return None if fine else type(params).__name__
 
@@ -325,8 +325,8 @@ Part = tuple[Any, tuple[Any, ...]]  # a ref, and its transforms
 
 
 def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Part, ...], Any]:
-    """`copy_parts`, of a copy between devices the semaphore of the one that sends, and the id of
-    the other; None in place of both of a copy within a device."""
+    """`copy_parts`, then the sender's semaphore, and the id of the other device; both are None for
+    a copy within a device."""
     *parts, device = tree.unflatten(leaves)
     if isinstance(parts[1], tuple):  # 0.7 has refs and transforms in turn
         return tuple(zip(parts[::2], parts[1::2], strict=True)), device
@@ -335,7 +335,7 @@ def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Part, ...], Any]:
 
 
 def copy_parts(tree: Any, leaves: Sequence[Any]) -> tuple[Part, ...]:
-    """(ref, its transforms) of a copy's source, its target and the semaphore that tells of its end.
+    """(ref, its transforms) of a copy's source, its target and the semaphore that signals its end.
 
     Of the operands of a `dma_start` or a `dma_wait`.
     """
@@ -350,13 +350,13 @@ def is_remote(equation: JaxprEqn) -> bool:
 def written_refs(jaxpr: Jaxpr) -> frozenset[int]:
     """Positions of those of a kernel's parameters that it writes into."""
     found = (one for one in jaxpr.effects if isinstance(one, WriteEffect | AccumEffect))
-    # 0.7 says at which position; newer ones hold the variable
+    # JAX 0.7 has the position; newer versions have the variable
     places = ((getattr(one, "input_index", None), one) for one in found)
     return frozenset(jaxpr.invars.index(one.input) if n is None else n for n, one in places)
 
 
 def abstract_device(**wanted: Any) -> Any:
-    """An `AbstractDevice`, or None on a JAX that has none and never asks for one."""
+    """An `AbstractDevice`, or None on a JAX that has no such class and does not need it."""
     try:
         from jax._src.mesh import AbstractDevice
     except ImportError:
@@ -370,7 +370,7 @@ def answers_about_tpus() -> Iterator[tuple[Any, str]]:
     for path in (
         "jax._src.pallas.mosaic.tpu_info.get_tpu_info",
         "jax._src.pallas.mosaic.pipeline._get_tpu_generation",
-        "jax._src.tpu_info.get_tpu_info",  # where 0.12 has it
+        "jax._src.tpu_info.get_tpu_info",  # JAX 0.12
     ):
         place, _, name = path.rpartition(".")
         try:
@@ -383,7 +383,7 @@ def answers_about_tpus() -> Iterator[tuple[Any, str]]:
 
 @contextlib.contextmanager
 def unused_copies_untold() -> Iterator[None]:
-    """Within it, JAX does not log that a copy was described and neither started nor waited for.
+    """Context manager: JAX does not log copies that were described, but not started.
 
     Here a function is traced several times, and a verdict says so once.
     """
@@ -411,7 +411,7 @@ def made_by_a_pipeline(info: Any) -> bool:
 
 
 def function_place(jaxpr: Any) -> tuple[str, int]:
-    """File and line of the function that a jaxpr was traced from, ("", 0) where nobody knows."""
+    """File and line of the function that a jaxpr was traced from; ("", 0) if unknown."""
     place = str(getattr(jaxpr.debug_info, "func_src_info", "")).rpartition(" at ")[2]
     file, _, number = place.rpartition(":")
     return (file, int(number)) if number.isdigit() else ("", 0)

@@ -1,4 +1,4 @@
-"""What a launch costs, in words."""
+"""The costs of a launch, in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LARGER = 4  # times the elements of a block
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _CLOSE = 0.8  # of the limit of VMEM
 _FEW = 2000  # FLOPs of dots for an exp: with more, exps are not worth a line
-_PADDED = 4  # times what it holds, from which on an array's padding is worth a line
+_PADDED = 4  # times an array's bytes, from which on its padding is worth a line
 _HANGING = (
     "white-space:pre-wrap;overflow-wrap:anywhere;padding-left:7ch;text-indent:-7ch;min-height:1em"
 )
@@ -31,7 +31,7 @@ def amount(count: float) -> str:
 
 
 def amounts(one: float, other: float) -> tuple[str, str]:
-    """Two numbers of bytes in one unit, and in bytes where they would read alike."""
+    """Two numbers of bytes in one unit, or in bytes if both would read alike."""
     low, high = sorted((one, other))
     power = next((n for n in range(4) if (low or high) < 1024 ** (n + 1)), 4)
     while high >= 10_000 * 1024**power and power + 1 < len(_UNITS):
@@ -65,7 +65,7 @@ def seconds_words(count: float) -> str:
 
 
 def roof(intensity: float, chip: Chip) -> str:
-    """Where an intensity stands on a scale from 1/16 to 4096 FLOPs a byte; `|` is the ridge."""
+    """An intensity as a bar, on a scale from 1/16 to 4096 FLOPs a byte; `|` is the ridge."""
 
     def at(x: float) -> int:
         return round(2 * min(max(math.log2(max(x, 1e-9)) + 4, 0), 16))
@@ -84,9 +84,9 @@ def receipt_text(
     limits: bool = False,
     refused: Sequence[str] = (),
 ) -> str:
-    """The receipt of one launch, or a table of several; ran: what has looked at it.
+    """The receipt of one launch, or a table of several; ran: the checks that ran on it.
 
-    limits: say what the model leaves out. refused: why no TPU runs it, if none does.
+    limits: list the limits of the model. refused: why no TPU runs it, if none does.
     """
     head = f"receipt for {title}" if title else "receipt"
     body = _one if len(launches) == 1 else _table
@@ -100,7 +100,7 @@ def receipt_text(
 
 
 def receipt_html(text: str) -> str:
-    """A receipt whose lines wrap under what follows their labels; a table scrolls by itself."""
+    """A receipt in HTML: its lines wrap to the right of their labels; a table scrolls by itself."""
     shown = []
     for table, lines in groupby(text.splitlines(), lambda line: len(re.split("  +", line)) > 4):
         if table:
@@ -166,7 +166,7 @@ def pipeline_words(steps: int) -> str:
 
 
 def _cores(launch: Launch, chip: Chip) -> str:
-    """What each core of a mesh moves, and whose time is shown."""
+    """The bytes that each core of a mesh moves, and the core whose time is shown."""
     if launch.settings.cores == 1:
         return ""
     ways = ((amount(read), amount(written)) for read, written in launch.bytes_by_core)
@@ -177,7 +177,7 @@ def _cores(launch: Launch, chip: Chip) -> str:
 
 
 def _flight(launch: Launch) -> str:
-    """How many of the kernel's own copies are under way whenever it waits for one."""
+    """The number of the kernel's own copies in flight at each wait."""
     shown = [] if launch.in_flight is None else list(map(str, launch.in_flight))
     if len(shown) > 12:
         shown = [*shown[:6], "…", *shown[-3:]]
@@ -185,7 +185,7 @@ def _flight(launch: Launch) -> str:
 
 
 def bounded(launch: Launch, count: str, words: Callable[[float], str]) -> str:
-    """A count of a launch in words, after "at most" or "at least" where it is only a bound."""
+    """A count of a launch in words, after "at most" or "at least" if it is only a bound."""
     most, least = getattr(launch, count), getattr(launch.least, count)
     if most == least:
         return words(most)
@@ -195,7 +195,7 @@ def bounded(launch: Launch, count: str, words: Callable[[float], str]) -> str:
 
 
 def moved(launch: Launch) -> str:
-    """What the whole launch reads and writes."""
+    """The bytes that the whole launch reads and writes."""
     read, written = (bounded(launch, f"hbm_bytes_{way}", amount) for way in ("read", "written"))
     return f"read {read}, written {written}"
 
@@ -223,14 +223,14 @@ def _flops(launch: Launch, chip: Chip) -> str:
 
 
 def _rounded(*launches: Launch) -> str:
-    """That the ridge is bf16's, where dots have f32 operands."""
+    """Words that the ridge is for bf16, if dots have f32 operands; else ""."""
     dots = [dot for launch in launches for dot in launch.dots]
     f32 = any(dot.rounds for dot in dots) and all(dot.passes == 1 for dot in dots)
     return ", with f32 operands rounded to bf16, as by default" if f32 else ""
 
 
 def _exps(launch: Launch) -> str:
-    """Transcendentals, where they are many beside the dots."""
+    """Transcendentals, if they are many next to the dots; else ""."""
     if not launch.transcendentals:
         return ""
     counted = bounded(launch, "transcendentals", scaled)

@@ -45,7 +45,7 @@ NAMES = {
     "within",
 }
 LIMITS = {
-    "engine": {"headless": 4.0, "one": 0.8, "where": 1.5},
+    "engine": {"headless": 1.0, "one": 0.4, "where": 0.6},
     "tests": {"headless": 14.6, "one": 2.2, "where": 4.7},
     "guides": {"headless": 2.0, "one": 0.9, "where": 1.0},
     "messages": {"headless": 2.0, "one": 1.0, "where": 1.5},

@@ -1,4 +1,4 @@
-"""The TPUs that kernels are compiled for, and what one of their cores can do."""
+"""The TPUs that kernels are compiled for, and the rates and sizes of their cores."""
 
 from __future__ import annotations
 

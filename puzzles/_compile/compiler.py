@@ -102,7 +102,7 @@ class Compiler:
         if not _supported:
             self.start()
         chips = supported_chips() if chips is None else chips
-        programs: dict[bytes, tuple[int, dict[str, Any]]] = {}  # equal ones are compiled once
+        programs: dict[bytes, tuple[int, dict[str, Any]]] = {}  # equal programs are compiled once
         for number, traced in enumerate(traces):
             try:
                 exported = _exported(traced)
@@ -233,7 +233,7 @@ def estimated_cycles(traced: Traced, chip: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         environment = {
             "LIBTPU_INIT_ARGS": f"--xla_jf_dump_static_llo_profile_to={folder}",
-            "JAX_ENABLE_COMPILATION_CACHE": "false",  # libtpu estimates only what it compiles
+            "JAX_ENABLE_COMPILATION_CACHE": "false",  # a cached program has no estimate
         }
         try:
             with Compiler(environment=environment) as compiler:

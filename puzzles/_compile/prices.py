@@ -86,7 +86,7 @@ def price(launches: Sequence[Launch], chip: Chip) -> Price:
 
 
 def counted(launch: Launch) -> Launch:
-    """The launch with the counts to price: the certain ones, or the most for `emit_pipeline`.
+    """The launch with the counts to price: certain counts, or the most for `emit_pipeline`.
 
     The length of its loop is known, and in a long one each copy is in doubt.
     """

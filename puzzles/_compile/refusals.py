@@ -76,7 +76,7 @@ def compiled(
 
 
 def known_to_fit(finding: Finding, chips: Sequence[str]) -> Iterator[Finding]:
-    """Yield `finding`, without what the compiler contradicts: limits of `chips`, and layouts.
+    """Yield `finding`, unless the compiler contradicts it: limits of `chips`, and layouts.
 
     chips: those for which the program compiled; for a layout, at least one.
     """

@@ -69,7 +69,7 @@ def walk_data(launch: Launch) -> Data:
 
 
 def _shown(steps: int, wrong: list[int]) -> np.ndarray:
-    """The numbers of the shown steps: all steps, the first ones, or a range around a fault."""
+    """The numbers of the shown steps: all steps, the first steps, or a range around a fault."""
     first = max(0, min(min(wrong, default=0) - STEPS // 2, steps - STEPS))
     return np.arange(first, min(first + STEPS, steps))
 

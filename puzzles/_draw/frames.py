@@ -92,7 +92,7 @@ def _read(name: str) -> str:
 
 @dataclass(frozen=True)
 class PerFrame:
-    """A text for each frame: one of `texts`, or the beginning of one."""
+    """A text for each frame: an entry of `texts`, or the beginning of an entry."""
 
     texts: list[str]
     which: list[int]

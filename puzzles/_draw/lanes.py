@@ -56,7 +56,7 @@ def lanes_picture(wire: Wire) -> str:
 
 
 def _arrow(each: Transfer, scale: float) -> str:
-    """A copy from the sender's lane to the receiver's, where a wrong one is crossed."""
+    """A copy from the sender's lane to the receiver's; a wrong copy is crossed out."""
     down = each.target > each.source
     x0, x1 = (_LEFT + time * scale for time in (each.begin, each.end))
     y0 = _TOP + each.source * _STEP + _HIGH * down

@@ -1,8 +1,8 @@
-"""Is anybody's kernel safe, and what does it cost? A function and its arguments in, findings out.
+"""Examine a kernel's safety and cost: a function and its arguments in, findings out.
 
-`examine` needs no puzzle, no reference and no TPU: it reads the launches of any callable, asks the
-finders of the wings below and the compiler where there is one, and says what it looked for and
-what not. `command` is the same for a shell.
+`examine` needs no puzzle, no reference and no TPU: it reads the launches of any callable, runs the
+finders of the packages below and the compiler, if there is one, and lists the searches that it
+made and those that it skipped. `command` does this for a shell.
 """
 
 from __future__ import annotations

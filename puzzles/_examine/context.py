@@ -1,4 +1,4 @@
-"""`with examining():` every launch that is traced within it, examined when it ends."""
+"""`with examining():` examine every launch that is traced in a block, at the end of the block."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from puzzles._examine.examining import examine, under_way
 from puzzles._jax import instead
 from puzzles._launch import ERROR, SEVERITIES, kernels, trace_call
 
-# Examinations of launches that were seen before: a suite of tests launches one kernel often.
+# Examinations by launch: a suite of tests launches a kernel many times.
 _known: dict[Hashable, Examination] = {}
 
 
 @dataclass
 class Watched:
-    """What a `with examining()` saw: one examination for each launch that differs."""
+    """The examinations of a `with examining()`: one for each different launch."""
 
     examinations: list[Examination] = field(default_factory=list)
     _calls: list[tuple[Callable, tuple]] = field(default_factory=list)
@@ -35,11 +35,11 @@ class Watched:
 def every_launch(
     *, chips: Sequence[str] = ("v5e",), seed: int = 0, fail_on: str | None = ERROR
 ) -> Iterator[Watched]:
-    """Examine every `pl.pallas_call` that is called within it; raise what is found at its end.
+    """Context manager: examine every `pl.pallas_call` in its block; raise the findings at its end.
 
-    Launches are examined alone, each form once. Integers that are known while the launch is traced
-    are used as they are; for what is traced itself there are shapes only. fail_on: the mildest
-    finding that raises, None for none. What the block itself raises comes first, and unchanged.
+    Each different launch is examined once, alone. Integers that are known while the launch is
+    traced are used as they are; of traced arrays only the shapes are known. fail_on: the mildest
+    severity that raises AssertionError, None for none. Exceptions of the block pass through.
     """
     if fail_on is not None and fail_on not in SEVERITIES:
         raise ValueError(f"fail_on is one of {', '.join(SEVERITIES)}, or None")
@@ -70,7 +70,7 @@ def _examined(call: Callable, args: tuple, chips: tuple[str, ...], seed: int) ->
 
 @contextmanager
 def _watched(seen: Watched) -> Iterator[None]:
-    """Within it, `pl.pallas_call` notes what it is called with, whoever imported it."""
+    """Context manager: every imported `pl.pallas_call` records its calls and their arguments."""
     original = pl.pallas_call
 
     @wraps(original)
@@ -79,7 +79,7 @@ def _watched(seen: Watched) -> Iterator[None]:
 
         @wraps(launch)
         def launched(*args: Any) -> Any:
-            if not under_way:  # what `examine` traces, it tells of itself
+            if not under_way:  # `examine` reports the launches that it traces itself
                 seen._calls.append((launch, jax.tree.map(_form, args)))
             return launch(*args)
 
@@ -98,7 +98,7 @@ def _watched(seen: Watched) -> Iterator[None]:
 
 
 def _form(leaf: Any) -> Any:
-    """An argument without its numbers, unless they may steer a launch."""
+    """An argument without its numbers, unless they are integers, which may steer a launch."""
     if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
         return leaf
     if jnp.issubdtype(leaf.dtype, jnp.integer) and not isinstance(leaf, jax.core.Tracer):

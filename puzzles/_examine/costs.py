@@ -1,4 +1,4 @@
-"""What launches cost, kept in a file: a later one that costs more is a finding."""
+"""The costs of launches, kept in a file: a later launch that costs more is a finding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from puzzles._launch import Finding, Launch, told
 
-Costs = dict[str, dict[str, int]]  # by the launch's name, then by what is counted
+Costs = dict[str, dict[str, int]]  # by the launch's name, then by the name of the count
 
 _WORDS = {
     "steps": "grid steps",
@@ -21,7 +21,7 @@ _WORDS = {
 
 
 def costs(launches: Sequence[Launch]) -> Costs:
-    """What each launch costs; of several of one name the second is `name #2`."""
+    """The costs of each launch by its name; a second launch of a name is `name #2`."""
     return dict(zip(_names(launches), map(_cost, launches), strict=True))
 
 
@@ -43,7 +43,7 @@ def _cost(one: Launch) -> dict[str, int]:
 
 
 def dearer(launches: Sequence[Launch], before: Costs, file: str) -> Iterator[Finding]:
-    """A finding for each launch that costs more than before, or was not there."""
+    """Yield a finding for each launch that is new, or costs more than before."""
     for launch, (name, now) in zip(launches, costs(launches).items(), strict=True):
         where = dict(launch=launch.name, line=launch.line, name=name, file=file)
         if (then := before.get(name)) is None:
@@ -56,7 +56,7 @@ def dearer(launches: Sequence[Launch], before: Costs, file: str) -> Iterator[Fin
 
 
 def read(file: Path) -> dict[str, Costs]:
-    """The costs of every target in a file, empty where it is absent; ValueError if it is torn."""
+    """The costs of every target in a file, empty without a file; ValueError if it is broken."""
     try:
         return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     except ValueError:

@@ -1,4 +1,4 @@
-"""What an examination found, and how it reads: as text, as JSON."""
+"""The result of an examination, and its text, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _COUNTS = (
 class Examination:
     """The findings on a function's launches, the worst first; `str()` gives all of it.
 
-    looked, not_looked: what was looked for, and what not, with the reason. unread: why the function
-    could not be read; then nothing else is known. unseen: "memory" and the like, which nobody
-    looked at in some of the launches. ignored: what comments ignore, with their reasons.
+    looked, not_looked: searches that were made, and those that were not, with the reason. unread:
+    why the function could not be read; then all else is empty. unseen: "memory" and the like, if
+    some launches were not searched. ignored: findings that comments ignore, with their reasons.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Examination:
 
     @property
     def code(self) -> int:
-        """For a shell: 0 without an error, 1 with one, 2 if it could not be read."""
+        """For a shell: 0 without errors, 1 with errors, 2 if the function could not be read."""
         return 2 if self.unread else int(self.worst == ERROR)
 
     def fails(self, level: str) -> bool:
@@ -75,7 +75,7 @@ class Examination:
     __repr__ = __str__
 
     def _below(self) -> str:
-        """The receipt, and what was looked for and what not."""
+        """The receipt, and the lists of searches."""
         scope = {"looked for": self.looked, "not for": self.not_looked, "ignored": self.ignored}
         hang = "\n" + 12 * " "
         lines = [f"{label:<11} {hang.join(each)}" for label, each in scope.items() if each]
@@ -103,7 +103,7 @@ class Examination:
 
 
 def versions() -> dict[str, str]:
-    """The versions of the packages that decide what an examination finds, if installed."""
+    """The versions of the packages that influence an examination, if installed."""
     names = ("pallas-puzzles", "jax", "libtpu")
     installed = ((n, one.version) for n in names for one in metadata.distributions(name=n))
     return dict(reversed([*installed]))  # the first of each name on the path counts
@@ -115,7 +115,7 @@ def _fields(one: Finding) -> dict[str, object]:
 
 
 def _where(one: Finding) -> str:
-    """Its kind, and what of launch, operand, step and chips it names."""
+    """Its kind, launch, operand, step and chips, without those that it lacks."""
     step = f"step {one.step}" if one.step else ""
     return " · ".join(filter(None, (one.kind, one.launch, one.operand, step, ", ".join(one.chips))))
 

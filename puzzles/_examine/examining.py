@@ -62,12 +62,12 @@ def examine(
     fn: Callable, *args: object, chips: Sequence[str] = ("v5e",), seed: int = 0,
     compile_timeout: float = 120,
 ) -> Examination:  # fmt: skip
-    """What is wrong or doubtful in the launches of `fn(*args)`, without a reference and a TPU.
+    """Return errors and risks in the launches of `fn(*args)`, without a reference and a TPU.
 
-    fn: anything that can be called. args: arrays, or `jax.ShapeDtypeStruct`s, in whose place
-    kernels run on data drawn from `seed` (zeros for integers); all else is static. chips: of v4,
-    v5e, v5p, v6e, 7x. compile_timeout: seconds that libtpu has for each chip. Raises ValueError for
-    another chip, and nothing for what `fn` does.
+    fn: any callable. args: arrays, or `jax.ShapeDtypeStruct`s, which are replaced by data drawn
+    from `seed` (zeros for integers); all else is static. chips: of v4, v5e, v5p, v6e, 7x.
+    compile_timeout: seconds that libtpu has for each chip. Raises ValueError for another chip;
+    exceptions of `fn` are in the examination.
     """
     if not chips or not CHIPS.keys() >= {*chips}:
         raise ValueError(f"chips are some of {', '.join(CHIPS)}, and not {', '.join(chips)!r}")
@@ -82,7 +82,7 @@ def examine(
         under_way.pop()
 
 
-under_way: list[Any] = []  # what is examined now: who notes launches leaves its out
+under_way: list[Any] = []  # functions under examination: `examining` skips their launches
 
 
 def _examined(fn: Any, args: tuple, chips: tuple, seed: int, timeout: float) -> Examination:
@@ -124,7 +124,7 @@ def _traced(fn: Callable, args: tuple) -> Traced:
 
 
 def without_loss(launch: Launch, one: Finding) -> Finding:
-    """A block that comes back, and is written whole each time, costs time alone on one core."""
+    """Return a warning in place of an error, if a revisited block is written whole each time."""
     if not again_whole(launch, one):
         return one
     says = sentence("written_whole", says=one.says.partition(" On a TPU")[0])
@@ -132,7 +132,7 @@ def without_loss(launch: Launch, one: Finding) -> Finding:
 
 
 def name_of(fn: Any) -> str:
-    """What a callable is called: its function's name, or its class."""
+    """The name of a callable: its function's name, or its class."""
     plain = unwrap(fn)
     return str(getattr(plain, "__name__", None) or type(plain).__name__)
 
@@ -158,17 +158,17 @@ class _Examination:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The worst first; what is equal of several launches of one name, once."""
+        """All findings, the worst first; equal findings of several launches only once."""
         each = dict.fromkeys(self.told.values())
         return tuple(sorted(each, key=lambda one: SEVERITIES.index(one.severity)))
 
     def add(self, found: Iterable[Finding], launch: int | None = None) -> None:
-        """Keep what is new of a launch: of two finders that see one thing, the first tells it."""
+        """Keep the new findings of a launch: the first finder of a fault reports it."""
         for one in map(self.where_cores_share, found):
             self.told.setdefault((launch, one.kind, one.operand), one)
 
     def where_cores_share(self, one: Finding) -> Finding:
-        """What two cores do to each other, told of the chips whose cores share a grid."""
+        """Limit a finding about two cores to the chips whose cores share a grid."""
         if one.kind not in ("parallel", "race") or one.severity != ERROR or one.operand is None:
             return one
         if chips := tuple(chip for chip in self.chips if CHIPS[chip].megacore):
@@ -177,7 +177,7 @@ class _Examination:
         return replace(one, severity=WARNING, says=sentence("two_cores", says=one.says, on=named))
 
     def maps(self) -> None:
-        """What the blocks of every step say."""
+        """Add the findings about the blocks of every step."""
         for n, launch in enumerate(self.launches):
             self.add((without_loss(launch, one) for one in faults(launch)), n)
             self.add(revisited_inside(launch), n)
@@ -186,10 +186,10 @@ class _Examination:
         self.looked.append(sentence("what_blocks_say", which=which))
 
     def lowering(self) -> None:
-        """What Mosaic refuses, told of the kernel that it refuses."""
+        """Add the refusals of Mosaic, each for its kernel."""
         whole = list(lowered(self.traced))
         for n, (program, launch) in enumerate(zip(self.each, self.launches, strict=True)):
-            # What speaks to other devices lowers only inside of its `shard_map`.
+            # A kernel that communicates with other devices lowers only inside its `shard_map`.
             for one in lowered(program) if whole and not speaks(program) else ():
                 self.refused.add(n)
                 self.add([replace(one, launch=launch.name, line=one.line or launch.line)], n)
@@ -205,7 +205,7 @@ class _Examination:
         self.looked.append("lowering: Mosaic")
 
     def simulation(self, seed: int) -> None:
-        """What running it as on a TPU finds in the program, or in each kernel alone."""
+        """Add the findings of a simulated run of the program, or of each kernel alone."""
         alone = not on_mesh(self.traced) and not runs_in_python(self.traced.jaxpr.jaxpr)
         for n, program in enumerate(self.each if alone else [self.traced]):
             launches = self.launches[n : n + 1] if alone else self.launches
@@ -221,7 +221,7 @@ class _Examination:
                 self.unseen.append("memory")
 
     def explained(self, one: Finding) -> bool:
-        """Whether the blocks already say why the numbers are not always the same."""
+        """Whether a finding about blocks already explains why the numbers vary."""
         cause = {"uninitialised": "never-written", "parallel": "parallel"}.get(one.kind)
         known = [f.operand for f in self.findings if f.kind == cause and f.operand]
         return bool(known) and one.operand in (None, *known)
@@ -233,7 +233,7 @@ class _Examination:
         self.looked.append(f"vmem, smem: for {', '.join(self.chips)}")
 
     def compilation(self, timeout: float) -> None:
-        """What libtpu refuses."""
+        """Add the refusals of libtpu."""
         if not has_libtpu():
             self.not_looked.append(f"compile: libtpu is not installed: {INSTALL_LIBTPU}")
             return
@@ -268,7 +268,7 @@ class _Examination:
             self.looked.append(f"compile: libtpu, for {', '.join(answered)}")
 
     def costs(self) -> None:
-        """What costs time, and is right all the same."""
+        """Add the findings about time that is lost, though the numbers are right."""
         for n, launch in enumerate(self.launches):
             self.add(waste(launch), n)
             self.add(many_steps(launch, CHIPS[self.chips[0]]), n)

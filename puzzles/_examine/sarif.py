@@ -16,7 +16,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def sarif(reports: Sequence[Reply]) -> dict[str, Any]:
-    """One run with the findings of all reports; it failed where one could not be read."""
+    """A run with the findings of all reports; unsuccessful if a report could not be made."""
     results = [one for report in reports for one in _results(report)]
     rules = [
         {
@@ -58,7 +58,7 @@ def _results(report: Reply) -> Iterator[dict[str, Any]]:
 
 
 def _address_of(file: str) -> str:
-    """Relative to the folder that this runs in, where it is below; that is a repository's root."""
+    """The URI of a file, relative to the working directory (the repository's root) if below it."""
     path, here = Path(file), os.getcwd()
     if not path.is_relative_to(here):
         return path.as_uri()

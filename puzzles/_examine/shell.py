@@ -1,6 +1,6 @@
 """`python -m puzzles examine module:function 'f32[1024,512]' …`: the reports, and exit codes.
 
-What may be typed may stand in `[tool.puzzles.examine]` of pyproject.toml, too, and is read alike.
+`[tool.puzzles.examine]` in pyproject.toml may also contain the options.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _DEFAULTS = {"chips": ("v5e",), "seed": 0, "fail_on": ERROR, "compile_timeout": 
 
 
 def command(given: argparse.Namespace) -> int:
-    """Examine what was typed, or what the settings name, and print; the shell's exit code.
+    """Examine the typed target, or the targets in the settings; print; return the exit code.
 
-    0: nothing found of `--fail-on` or worse; 1: something; 2: it could not be looked at.
+    0: no finding of `--fail-on` or worse; 1: at least one; 2: a target could not be examined.
     """
     try:
         targets = settle(given)
@@ -63,7 +63,7 @@ def command(given: argparse.Namespace) -> int:
 
 
 def _report(target: list[str], given: argparse.Namespace, kept: dict[str, costs.Costs]) -> Reply:
-    """The report on one target; its costs are kept where none are known, or where asked for."""
+    """The report on one target; keep its costs if none are kept yet, or on `--update-baseline`."""
     name, (function, *arguments) = " ".join(target), target
     before = None if given.update_baseline else kept.get(name)
     file = str(given.baseline)
@@ -83,14 +83,14 @@ def _write(file: Path, data: dict) -> None:
 
 
 def _code(report: Reply, fail_on: str, strict: bool) -> int:
-    """What was found comes first: it ends the simulation, and so leaves gaps by itself."""
+    """The exit code; findings come before gaps, because a fault ends the simulation early."""
     if any(SEVERITIES.index(f.severity) <= SEVERITIES.index(fail_on) for f in report.findings):
         return 1
     return 2 if report.unread or (strict and report.gaps) else 0
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """What may be typed after `examine`; what is not typed is None, or False."""
+    """Add the options of `examine`; an option that is not typed is None, or False."""
     add = parser.add_argument
     add("target", metavar="TARGET", nargs="?", help="module:function, file.py:function; "
         "by default the targets in pyproject.toml")  # fmt: skip
@@ -112,7 +112,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def settle(given: argparse.Namespace) -> list[list[str]]:
     """Give each option that was not typed its value, and return the targets, each with arguments.
 
-    What is typed comes before the file in the folder that this runs in, and that before defaults.
+    Typed options come before those in pyproject.toml of the working directory, then defaults.
     """
     said = _said()
     targets = said.pop("targets", [])
@@ -145,7 +145,7 @@ def _said() -> dict[str, Any]:
 
 
 def _typed(said: Mapping[str, Any]) -> Iterator[str]:
-    """The file's options as somebody would type them."""
+    """The file's options as they would be typed."""
     for key, value in said.items():
         if isinstance(value, bool):
             yield f"--{key}" if value else f"--no-{key}"

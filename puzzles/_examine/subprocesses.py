@@ -1,4 +1,4 @@
-"""One target in a Python of its own: what it prints, exits with or hangs in reaches nobody else."""
+"""Examine a target in a Python process of its own, so that exits and hangs stay in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEVICES = 8  # of which a file may make a mesh
 class Request:
     """A target as it is typed, with the settings of its examination.
 
-    before: what its launches did cost, as the file called `kept` says.
+    before: the earlier costs of its launches, from the file called `kept`.
     """
 
     target: str
@@ -37,10 +37,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """What of an examination leaves its process.
+    """The part of an examination that leaves its process.
 
-    gaps: what was not looked at, and might be. places: of each finding the path and the line, or
-    those of the function; None where no file holds either.
+    gaps: searches that were skipped. places: the path and the line of each finding, or those of
+    the function; None if no file has them.
     """
 
     target: str
@@ -54,7 +54,7 @@ class Reply:
 
     @classmethod
     def of(cls, target: str, found: Examination, fn: object = None) -> Reply:
-        # Which numbers are right nobody said, and that is the same for all kernels.
+        # No kernel has a reference here, so missing numbers are not a gap.
         missed = tuple(s for s in found.not_looked if not s.startswith("wrong numbers"))
         gaps = found.unseen + missed
         if any(one.startswith("not-looked at ") for one in found.ignored):
@@ -71,7 +71,7 @@ class Reply:
 
 
 def run_request(asked: Request, timeout: float | None = None) -> Reply:
-    """The report on one target, whatever becomes of the Python that examines it."""
+    """Return the report on one target, even if the Python that examines it ends or hangs."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe(duplex=False)
     process = spawn.Process(target=_answer, args=(theirs, asked))
@@ -91,14 +91,14 @@ def run_request(asked: Request, timeout: float | None = None) -> Reply:
 
 
 def home_of(fn: Any) -> tuple[str, int] | None:
-    """The path and the first line of a function, where a file holds it."""
+    """The path and the first line of a function; None if no file has it."""
     code = getattr(unwrap(fn), "__code__", None)
     return place(placed(code.co_filename, code.co_firstlineno)) if code else None
 
 
 def _answer(pipe: Connection, asked: Request) -> None:
-    os.dup2(2, 1)  # standard output is the report's; what C prints goes where errors go, too
-    # Who examines a layer may make a mesh; JAX reads when it first runs how many devices it has.
+    os.dup2(2, 1)  # standard output is for the report; output of C goes to standard error
+    # A layer may make a mesh; JAX reads the number of devices when it first runs.
     flags, several = os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count"
     if several not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {several}={DEVICES}"
@@ -112,7 +112,7 @@ def _answer(pipe: Connection, asked: Request) -> None:
 
 
 def looked_at(asked: Request) -> Reply:
-    """What is seen of a target that is loaded and examined in this process."""
+    """The report on a target that is loaded and examined in this process."""
     fn, args = made(load(asked.target), [argument(text) for text in asked.arguments])
     found = examine(fn, *args, **asked.settings)
     if asked.before is not None:

@@ -1,4 +1,4 @@
-"""What a shell names: a function by its module or its file, and arguments as they are typed."""
+"""Targets of a shell: a function named by its module or its file, and typed arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHAPE = re.compile(r"(?P<kind>[a-z]+)(?P<bits>\w*)\[(?P<dims>[\d,\s]*)\](?:=(?P
 
 
 class TargetError(ValueError):
-    """What was typed names no function or no argument; the text says what would."""
+    """The typed text names no function or no argument; the message says how to name it."""
 
 
 def load(target: str) -> Callable:
@@ -50,7 +50,7 @@ def load(target: str) -> Callable:
 
 
 def made(fn: Callable, args: Sequence[object]) -> tuple[Callable, Sequence[object]]:
-    """The function and its arguments that `fn` returns, where it asks for none and returns such.
+    """The function and the arguments that `fn` returns, if it takes none and returns both.
 
     That is a tuple of both, `(fn, x, y)` or `(fn, (x, y))`. Else `fn` itself, with `args`.
     """

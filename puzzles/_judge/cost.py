@@ -1,4 +1,4 @@
-"""What an answer costs at one shape: all its launches, and the arrays made outside of them."""
+"""The cost of an answer at one shape: all its launches, and the arrays made outside of them."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def _most(count: Callable[[Launch], int]) -> cached_property[int]:
 
 @dataclass(frozen=True)
 class Cost:
-    """The launches of an answer and what is made outside of them; sums run over all launches.
+    """The launches of an answer and the arrays made outside of them; sums run over all launches.
 
-    narrowings: where it rounds on the way.
+    narrowings: the places where it rounds intermediate values.
     """
 
     launches: tuple[Launch, ...]
@@ -94,7 +94,7 @@ class Cost:
 
     @property
     def grids(self) -> str:
-        """The grids of the launches, where they are few."""
+        """The grids of the launches, or their number if they are many."""
         if len(self.launches) > 3:
             return f"{len(self.launches)} launches"
         return " and ".join(
@@ -120,7 +120,7 @@ class Cost:
 
     @cached_property
     def least(self) -> Cost:
-        """The work that is certain, whatever branches and loops that depend on data do."""
+        """The certain work, without branches and loops that depend on data."""
         return replace(self, launches=tuple(one.least for one in self.launches))
 
     @cached_property
@@ -141,13 +141,13 @@ def _moves(launch: Launch) -> int:
 
 def _cut(operand: Operand) -> tuple:
     form = operand.output, operand.shape, str(operand.dtype), operand.space
-    return *form, operand.portion  # of what stays in HBM, the largest piece copied at once
+    return *form, operand.portion  # for an operand in HBM, the largest piece copied at once
 
 
 def _made(jaxpr: Jaxpr) -> Iterator[Written]:
-    """The arrays that equations outside kernels make, nested ones included.
+    """Yield the arrays that equations outside kernels make, including nested equations.
 
-    One without a line of the learner's own has that of the call which leads to it.
+    An equation without a line in the learner's code has the line of the call that leads to it.
     """
     steps = list(visited(jaxpr))
     reads: dict[int, set[str]] = {}

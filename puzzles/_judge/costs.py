@@ -1,7 +1,7 @@
 """The costs of an answer next to those of the reference. `COSTS` has a row for each cost.
 
-Both are traced there without data. What is said of a cost that is too high stands in `rules.toml`,
-as `cost-<name>`; here are the facts that its sentence names beside `mine` and `par`, both `Cost`s.
+Both are traced without data. The sentence about a cost that is too high is in `rules.toml`, as
+`cost-<name>`; here are its facts, in addition to `mine` and `par`, which are both `Cost`s.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from puzzles._puzzle import Puzzle
 from puzzles._receipt import amount, amounts, scaled, seconds_words
 from puzzles._rules import Breach, sentence
 
-# Where blocks differ, costs that follow from them do, too: how full the tiles along the edge of a
-# mask or a group are, how often a block is fetched again.
+# If blocks differ, costs that follow from them also differ: full tiles along the edge of a mask or
+# a group, and fetches of a block.
 _EXACT = 1.0
 _BY_BLOCKS = 1.34
 _BY_TRAFFIC = 2.0
 _BY_TIME = 6.0  # right answers on record, with other blocks, take up to 5.4 times
 # Always allowed beside the reference's share of steps without work, and of dots that only sum.
 _SOME = 0.02
-# Of its arrays, or what of them is moved, made outside of kernels.
+# Of its arrays, or of the bytes moved: an allowance for arrays made outside of kernels.
 _MADE = 0.01
 # And of bytes and SMEM: one more list of numbers may help to find blocks.
 _LIST = 0.004
-# Of SMEM, where the reference prefetches nothing: a table may stand for arithmetic.
+# Of SMEM, if the reference prefetches nothing: a table may replace arithmetic.
 _TABLE = 0.125
 _CHIP = CHIPS["v5e"]
 _LONG = 4096  # a dim to shorten before a growing kernel is traced
@@ -69,12 +69,12 @@ class Scale:
 
 @dataclass(frozen=True)
 class Limit:
-    """A cost, by its name in `Puzzle.slack` and in `Cost`, and the most that it may be.
+    """A cost, by its name in `Puzzle.slack` and in `Cost`, and its upper limit.
 
-    same: times the reference's, where an answer cuts its arrays as the reference does. others: and
-    where it does not; None if it is not asked then. more: what is allowed beside that, of both
-    costs and whether the blocks are the same. asked: whether it is asked of them at all. facts:
-    what its sentence names; `form` is which sentence.
+    same: times the reference's, if an answer cuts its arrays as the reference does. others: if it
+    does not; None without a limit. more: an allowance on top, computed from both costs and from
+    whether the blocks are equal. asked: whether the limit applies to two costs. facts: facts of
+    its sentence; `form` selects the sentence.
     """
 
     name: str
@@ -101,9 +101,9 @@ def dearer(scale: Scale) -> Breach | None:
 
 
 def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
-    """`fn` beside the reference, both traced without data; None where the puzzle has no scale.
+    """`fn` next to the reference, both traced without data; None if the puzzle has no scale.
 
-    Raises `RejectedError` where `fn` raises; where its blocks depend on data, None.
+    Also None if its blocks depend on data. Raises `RejectedError` if `fn` raises.
     """
     if puzzle.scale is None:
         return None
@@ -149,15 +149,15 @@ def _label(dims: Mapping[str, Any]) -> str:
 
 
 def traced_for(puzzle: Puzzle, fn: Callable, args: tuple) -> Traced:
-    """What is observed of `fn`, or itself, traced on the arguments of `Puzzle.scale`."""
+    """Trace `fn`, or the function that observes it, on the arguments of `Puzzle.scale`."""
     return trace_call(puzzle.judged(fn, puzzle.axes, over_mesh), *args)
 
 
 @lru_cache(maxsize=128)
 def _reference(puzzle: Puzzle) -> tuple[Hashable, Cost] | None:
-    """The solution's program at the production shape, and what that costs, read once.
+    """The solution's program at the production shape, and its cost, read once.
 
-    None where its blocks depend on data that `scale` does not give.
+    None if its blocks depend on data that `scale` does not give.
     """
     assert puzzle.scale is not None
     traced = traced_for(puzzle, puzzle.solution, puzzle.scale())
@@ -168,7 +168,7 @@ def _reference(puzzle: Puzzle) -> tuple[Hashable, Cost] | None:
 
 
 def _program(traced: Traced) -> Hashable:
-    """Equal where the same is launched, by kernels whose Refs have the same names."""
+    """A key that is equal for equal programs whose kernels have equal names of Refs."""
     names = (tuple(parameter_names(call)) for call in kernel_calls(traced.jaxpr.jaxpr))
     return fingerprint(traced.jaxpr), *names
 
@@ -211,7 +211,7 @@ def _dots(mine: Cost, par: Cost) -> Facts:
 
 
 def _first_dot(mine: Cost, par: Cost) -> str:
-    """The first step that multiplies in vain, where the steps are the reference's."""
+    """Words for the first step with a needless dot, or for another grid than the reference's."""
     as_many = len(mine.launches) == len(par.launches)
     for launch, other in zip(mine.launches, par.launches, strict=True) if as_many else ():
         if launch.grid == other.grid != () and launch.dots and other.dots:
@@ -284,7 +284,7 @@ def _time(mine: Cost, par: Cost) -> Facts:
 
 
 def _fits(mine: Cost, par: Cost, same: bool) -> float:
-    """What a kernel gets of VMEM, or asks for in the reference."""
+    """Bytes of VMEM that a kernel gets, or that the reference requests."""
     given = (one.vmem_limit_bytes or 0 for one in par.launches)
     return max(_CHIP.scoped_vmem_bytes, *given, par.vmem)
 
@@ -300,7 +300,7 @@ COSTS = (
         more=lambda mine, par, same: _MADE * min(par.bytes, par.arrays),
     ),
     Limit("vmem", 0, 0, _vmem, more=_fits),
-    Limit(  # where the reference has none, a dot may stand for a sum
+    Limit(  # if the reference has none, a dot may replace a sum
         "dot_flops", _EXACT, _BY_BLOCKS, _dots,
         more=lambda mine, par, same: _SOME * par.dot_flops,
         asked=lambda mine, par: par.dot_flops > 0,

@@ -58,7 +58,7 @@ def _openblas() -> list[tuple[Callable[[], int], Callable[[int], None]]]:
     found: list[tuple[Any, Any]] = []
     for path in (one for folder in _FOLDERS for one in (root / folder).glob("*openblas*")):
         try:
-            library = ctypes.CDLL(str(path))  # NumPy has loaded it: this is the same one
+            library = ctypes.CDLL(str(path))  # the library that NumPy has already loaded
         except OSError:
             continue
         for name in _NAMES:

@@ -17,7 +17,7 @@ from puzzles._rules import sentence
 
 
 class UnreadableError(ValueError):
-    """A launch cannot be read. The text says why, and what to do."""
+    """A launch cannot be read. The message has the reason and a remedy."""
 
 
 class AbstractValueError(UnreadableError):

@@ -10,7 +10,7 @@ import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Tracer, Var, is_key
 
-# The origin of a program does not change what it computes.
+# The origin of a program does not change its results.
 _ORIGINS = {"debug_info", "name_and_src_info", "source_info"}
 # Neither do its derivative rules, which are new functions in each trace.
 _RULES = {"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees"}

@@ -122,7 +122,7 @@ def visited(
     An equation is innermost if it has no nested program, or if `enters` is False for it.
     """
     path: tuple[JaxprEqn, ...] = ()
-    last: JaxprEqn | None = None  # the next step decides whether this one is innermost
+    last: JaxprEqn | None = None  # the next step decides whether it is innermost
     for equation, begins, ends in through(jaxpr, lambda equation, _: enters(equation)):
         if begins is not None:
             path, last = (*path, equation), None
@@ -230,7 +230,7 @@ def _within_rewritten(equation: JaxprEqn, rule: Rule) -> JaxprEqn:
 
 
 class Interpreter:
-    """Evaluates programs; a subclass decides what a value is."""
+    """Evaluates programs; a subclass defines the values."""
 
     def __init__(self) -> None:
         self._plans: dict[int, list[tuple[JaxprEqn, list[Any], Any]]] = {}
@@ -240,7 +240,7 @@ class Interpreter:
         raise NotImplementedError
 
     def planned(self, equation: JaxprEqn) -> Any:
-        """The plan of an equation: whatever does not depend on its operands."""
+        """The plan of an equation: everything that does not depend on its operands."""
         raise NotImplementedError
 
     def step(self, equation: JaxprEqn, plan: Any, values: list[Any], *where: Any) -> list[Any]:

@@ -48,7 +48,7 @@ def as_tpu() -> Iterator[None]:
             stack.enter_context(_tpu_mesh())
             for module, name in answers_about_tpus():
                 stack.enter_context(instead(module, name, _without_tpu(getattr(module, name))))
-            # Whoever imported `get_tpu_info` itself, as kernels do, asks these.
+            # Kernels that import `get_tpu_info` itself call these functions.
             asked = inspect.unwrap(getattr(pltpu, "get_tpu_info", _tpu_mesh))
             home = sys.modules[asked.__globals__["__name__"]]
             for name in {"get_device_kind", "get_num_device_cores"} & vars(home).keys():

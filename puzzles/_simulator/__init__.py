@@ -1,9 +1,9 @@
-"""What does a launch do if a TPU runs it? A traced function in; results, or a refusal, out.
+"""Run launches as a TPU may: a traced function in; results, or a refusal, out.
 
 `step_by_step` runs launches in NumPy, as JAX interprets them or by a TPU's `Semantics`: unwritten
 memory is NaN. `simulate` returns a program's results on a TPU, `foreseen` a fault that needs no
-run, and `sanitize` reports results that depend on what a TPU leaves open. `run_devices` runs the
-devices of a `shard_map`. None needs a TPU.
+run, and `sanitize` reports results that depend on unspecified behaviour of a TPU. `run_devices`
+runs the devices of a `shard_map`. None of them needs a TPU.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Kernels that copy between devices, run in NumPy: a thread for each device of a mesh.
 
-Each device has a vector clock: how many events of each device have happened before, as signals
-and copies that it waited for have told it. An access races with a copy if no clock orders them,
-whatever the order of the threads in this run.
+Each device has a vector clock: for each device, the number of events that happened before, by the
+signals and copies that it waited for. An access races with a copy if no clock orders them, in
+whichever order the threads of this run execute.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class _Arrival:
 
 @dataclass(eq=False)
 class _Semaphore:
-    """What came to a semaphore of a device since it was last at zero, and what was waited for."""
+    """Arrivals at a semaphore of a device since it was last at zero, and the amount waited for."""
 
     device: int
     name: str
@@ -260,7 +260,7 @@ class _Semaphore:
 
     @property
     def value(self) -> int:
-        """What has come and was not waited for."""
+        """The amount that has arrived and was not waited for."""
         return sum(each.size for each in self.arrivals) - self.waited
 
 
@@ -346,27 +346,27 @@ class _Mesh:
         """The barrier semaphore of a device that launches of one `collective_id` share."""
         return self.barriers.setdefault((device, collective), np.zeros((), np.int64))
 
-    # What a device knows.
+    # Clocks: the knowledge of a device.
 
     def knows(self, device: int, other: int, epoch: int | None) -> bool:
         """Whether an epoch of another device is known to be over."""
         return epoch is not None and self.clocks[device][other] >= epoch
 
     def join(self, device: int, other: int, epoch: int) -> None:
-        """Let a device know an epoch of another one."""
+        """Let a device know an epoch of another device."""
         self.clocks[device][other] = max(self.clocks[device][other], epoch)
 
     def carried(self, device: int) -> _Clock:
-        """The clock that a signal or a copy takes along; what the device does next is later."""
+        """The clock that a signal or a copy carries; the device's next events are later."""
         clock = tuple(self.clocks[device])
         self.clocks[device][device] += 1
         return clock
 
     def learn(self, device: int, semaphore: _Semaphore, count: int) -> None:
-        """Let a device know what a wait proves, whichever arrivals it was that came first.
+        """Update a device's clock after a wait, for any order of the arrivals.
 
-        Of each device it is the least epoch that enough arrivals carry. A copy is over if the other
-        arrivals together are less than what was waited for.
+        For each device, use the least epoch that enough arrivals carry. A copy is over if all
+        other arrivals together are less than the amount waited for.
         """
         semaphore.waited += count
         arrivals, waited = semaphore.arrivals, semaphore.waited
@@ -401,7 +401,7 @@ class _Mesh:
             if not all(self.knows(other, device, end.over) for other in everybody)
         ]  # fmt: skip
 
-    # Waiting, and what is left.
+    # Waits, and semaphores at the end.
 
     def wait(
         self, device: _Device | None, number: int, equation: JaxprEqn | None, unit: str,
@@ -413,7 +413,7 @@ class _Mesh:
         del self.waits[number]
 
     def deadlock(self) -> None:
-        """Raise `HazardError`: where each device waits."""
+        """Raise `HazardError` with the line in which each device waits."""
         places: dict[str, list[int]] = {}
         for number in range(self.count):
             text = sentence("device_ended")
@@ -479,7 +479,7 @@ class _Device(Machine):
         mesh.launch(self, nth, meets=bool(speaks) and "get_barrier_semaphore" not in speaks)
 
     def ends(self) -> None:
-        """What is left is known once all devices have ended."""
+        """Do nothing: semaphores are checked after all devices have ended."""
 
     def wrong(
         self, equation: JaxprEqn | None, words: str, kind: str = "hazard", **facts: Any
@@ -487,7 +487,7 @@ class _Device(Machine):
         super().wrong(equation, words, kind, **dict(me=self.number) | facts)
 
     def there(self, equation: JaxprEqn, device: Any, words: str) -> int:
-        """The number of the device with an id: a number, a place on the mesh, or a part of one."""
+        """The number of a device by its id: a number, or all or some coordinates on the mesh."""
         axes, sizes = self.mesh.axes, tuple(self.mesh.axes.values())
         if device is None:
             return self.number
@@ -528,7 +528,7 @@ class _Device(Machine):
         return other
 
     def of(self, other: _Device, ref: Any, transforms: Sequence) -> np.ndarray:
-        """What another device has where this one has a part of a buffer."""
+        """The other device's memory for a part of a buffer of this device."""
         place = next((n for n, one in enumerate(self.buffers) if one is ref), None)
         if place is None:
             raise UnsupportedError("a copy to a part of memory that has no name")
@@ -559,7 +559,7 @@ class _Device(Machine):
             mesh.accesses[me][key] = how, view, mesh.clocks[me][me], _text(equation)
 
     def meets_copies(self, equation: JaxprEqn, how: str, view: View) -> None:
-        """Raise `HazardError` for an access where a copy may land, or a write to its source."""
+        """Raise `HazardError` for an access to a copy's target, or a write to its source."""
         for end in self.mesh.ends[self.number]:
             if end.over is not None or not (end.lands or how == "writes"):
                 continue

@@ -262,7 +262,7 @@ class Machine(NumpyInterpreter):
     def touches(
         self, equation: JaxprEqn, how: str, array: np.ndarray, ref: np.ndarray, transforms: Any
     ) -> None:
-        """Raise `HazardError` for an access where a copy may land, or a write to its source."""
+        """Raise `HazardError` for an access to a copy's target, or a write to its source."""
         if why := self.flights.forbidden(how, self.view(array, ref, transforms)):
             text = text_of(equation.source_info)
             says = happens(self.ids, f"`{text}`" if text else "the kernel", why)

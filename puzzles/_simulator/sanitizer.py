@@ -1,7 +1,7 @@
 """Hazards found without the right numbers: run a launch in several ways and compare.
 
-A TPU leaves open what memory holds at first, when a copy lands, and in which order the steps of a
-parallel axis run. A kernel that is right gives the same numbers however these turn out.
+A TPU does not specify the first contents of memory, the time at which a copy lands, and the order
+of the steps of a parallel axis. A right kernel gives equal numbers in all cases.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ class _StoppedError(Exception):
 
 
 class Turns:
-    """A baton that the first thread in `order` that can continue holds.
+    """A baton, held by the first thread in `order` that can continue.
 
     A thread that waits gives the baton away even if its condition holds. So the last thread in
-    `order` sees all that the other threads can do without it; if they `rotate`, the thread after
-    the one that waits comes first.
+    `order` runs after everything that the other threads can do without it; if they `rotate`, the
+    thread after the waiting thread comes first.
     """
 
     def __init__(self, order: Sequence[int], rotate: bool) -> None:

@@ -1,4 +1,4 @@
-"""What devices send to each other, when, and what they do meanwhile."""
+"""Copies between devices over time, and the work and the waits of the devices meanwhile."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ V5E_SPEEDS = Speeds(197e12, 820e9, 45e9)
 
 @dataclass(eq=False)
 class Transfer:
-    """A copy to another device: who sends to whom, and when it leaves and lands, in seconds.
+    """A copy to another device: sender, receiver, and times of start and arrival in seconds.
 
     place: the part of the target that it writes. overlapped: whether the sender multiplied
-    matrices between the start and its next wait. crossed: whether it may overwrite what is in use.
+    matrices between the start and its next wait. crossed: whether it may overwrite data in use.
     """
 
     source: int
