@@ -278,6 +278,8 @@ class _Mesh:
         self.semaphores: dict[int, _Semaphore] = {}
         self.barriers: dict[tuple[int, Any], np.ndarray] = {}
         self.ends: list[list[_End]] = [[] for _ in range(self.count)]
+        # Of a device: who has signalled it, apart from the barrier.
+        self.signalled: list[set[int]] = [set() for _ in range(self.count)]
         # Of a device: accesses that another device may not know of, by place.
         self.accesses: list[dict[Any, tuple[str, View, int, str]]] = [{} for _ in self.clocks]
         self.waits: dict[int, tuple[_Device | None, Any, str, _Semaphore | None, int]] = {}
@@ -592,6 +594,11 @@ class _Device(Machine):
                 words, facts["other"] = _LANDS_BEFORE[how], text
                 break
         if words:
+            known = mesh.signalled[me]
+            told = (
+                dict(devices=_named(sorted(known)), me=me) if known and there not in known else {}
+            )
+            facts["signals"] = sentence("signals_come_from", **told) if told else ""
             mesh.time.sends(me, there, view.array.nbytes, copy.line, view)
             mesh.program.wire.transfers[-1].crossed = True
             self.wrong(equation, words, **facts)
@@ -658,6 +665,7 @@ class _Device(Machine):
             other = self.enters(equation, there, "signals")
             array = self.part(equation, ref, transforms, "no_such_semaphore")
             array = array if there == me else self.of(other, ref, transforms)
+            mesh.signalled[there].add(me)
         time = mesh.time.now[me] + (HOP_SECONDS if there != me else 0)
         arrival = _Arrival(int(count), mesh.carried(me), time)
         self.arrives(there, array, (ref, transforms), arrival)
