@@ -14,9 +14,18 @@ import jax.numpy as jnp
 from puzzles import _regions
 from puzzles._author.report import problem
 from puzzles._compile import Compiler
-from puzzles._judge import Case, Verdict, at_scale, cases, fresh_cases, judge, judge_fresh
+from puzzles._judge import (
+    Case,
+    Verdict,
+    at_scale,
+    cases,
+    fresh_cases,
+    in_blocks,
+    judge,
+    judge_fresh,
+    usual_dims,
+)
 from puzzles._launch import keeping_traces, kernels, trace_call
-from puzzles._program import over_mesh
 from puzzles._puzzle import Puzzle, load, starter_function, variant
 from puzzles._record import Alternative, Mistake
 from puzzles._rules import to_author
@@ -183,7 +192,7 @@ def production_problems(puzzle: Puzzle, compiler: Compiler) -> Iterator[str]:
     shapes = {"": arguments}
     if _has_bf16(drawn) and not _has_bf16(arguments):  # f32 next to bf16 is for statistics
         shapes[" in bf16"] = jax.tree.map(_in_bf16, arguments)
-    judged = puzzle.judged(puzzle.solution, puzzle.axes, over_mesh)
+    judged = in_blocks(puzzle, puzzle.solution, usual_dims(puzzle))
     for how, args in shapes.items():
         if why := compiler.compile(trace_call(judged, *args), ["v5e"])["v5e"]:
             yield problem(puzzle.place("scale="), "scale_not_compiled", how=how, why=why)

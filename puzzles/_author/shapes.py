@@ -10,7 +10,7 @@ from functools import cache
 from nbformat import NotebookNode
 
 from puzzles._author.cells import plain
-from puzzles._judge import cases, traced_for
+from puzzles._judge import cases, traced_for, usual_dims
 from puzzles._launch import Launch, keeping_traces
 from puzzles._puzzle import Puzzle
 
@@ -39,9 +39,8 @@ def _comments(puzzle: Puzzle) -> dict[str, list[str]]:
     """The comment lines for each kernel with a gap; cached for each puzzle."""
     runs = [(dict(case.dims), case.reference) for case in cases(puzzle)]
     if puzzle.scale is not None:  # a function may choose other tiles for wide arrays
-        usual = inspect.signature(puzzle.scale).parameters.values()
-        dims = {parameter.name: parameter.default for parameter in usual}
-        runs.append((dims, traced_for(puzzle, puzzle.solution, puzzle.scale())))
+        dims = usual_dims(puzzle)
+        runs.append((dims, traced_for(puzzle, puzzle.solution, dims)))
     parameters = inspect.signature(puzzle.solution).parameters
     chosen = {name: parameters[name].default for name in sorted(puzzle.settings)}
     called = [(chosen | dims, launch) for dims, traced in runs for launch in traced.launches]

@@ -8,7 +8,7 @@ numbers are wrong, the `EXPLAINERS` look for the cause. This package prints noth
 from __future__ import annotations
 
 from puzzles._judge.case import Case, cases, execute, fresh_case, fresh_cases
-from puzzles._judge.costs import at_scale, traced_for
+from puzzles._judge.costs import at_scale, in_blocks, traced_for, usual_dims
 from puzzles._judge.exceptions import message_of
 from puzzles._judge.judging import judge, judge_fresh
 from puzzles._judge.numbers import largest_error, tolerance_of

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -107,14 +107,14 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
     """
     if puzzle.scale is None:
         return None
-    args, known = puzzle.scale(), _reference(puzzle)  # an author's own fault is no learner's
+    known = _reference(puzzle)  # an author's own fault is no learner's
     if known is None:
         return None
     program, par = known
-    label = _label(_dims(puzzle))
+    label = _label(usual_dims(puzzle))
     with learners_code(f"at the production shape, {label}"):
         try:
-            traced = traced_for(puzzle, fn, args)
+            traced = traced_for(puzzle, fn, usual_dims(puzzle))
             mine = par if _program(traced) == program else Cost.of(traced)
         except AbstractValueError:
             return None
@@ -126,7 +126,7 @@ def smaller(puzzle: Puzzle, fn: Callable) -> list[tuple[str, Traced]]:
 
     [] if it cannot be traced there: tables may not fit other dims.
     """
-    usual, traces = _dims(puzzle), []
+    usual, traces = usual_dims(puzzle), []
     for half in (2, 1):
         dims = usual | {
             name: x // half // (64 if x >= _LONG**2 else 16)
@@ -134,12 +134,12 @@ def smaller(puzzle: Puzzle, fn: Callable) -> list[tuple[str, Traced]]:
             if isinstance(x, int) and x >= _LONG
         }
         with suppress(Exception):
-            assert puzzle.scale is not None
-            traces.append((_label(dims), traced_for(puzzle, fn, puzzle.scale(**dims))))
+            traces.append((_label(dims), traced_for(puzzle, fn, dims)))
     return traces if len(traces) == 2 else []
 
 
-def _dims(puzzle: Puzzle) -> dict[str, Any]:
+def usual_dims(puzzle: Puzzle) -> dict[str, Any]:
+    """The dims of the production shape."""
     parameters = inspect.signature(puzzle.scale).parameters if puzzle.scale else {}
     return {name: one.default for name, one in parameters.items()}
 
@@ -148,9 +148,17 @@ def _label(dims: Mapping[str, Any]) -> str:
     return ", ".join(f"{n}={x:,}" if isinstance(x, int) else f"{n}={x}" for n, x in dims.items())
 
 
-def traced_for(puzzle: Puzzle, fn: Callable, args: tuple) -> Traced:
-    """Trace `fn`, or the function that observes it, on the arguments of `Puzzle.scale`."""
-    return trace_call(puzzle.judged(fn, puzzle.axes, over_mesh), *args)
+def traced_for(puzzle: Puzzle, fn: Callable, dims: Mapping[str, Any]) -> Traced:
+    """Trace `fn`, or the function that observes it, on what `Puzzle.scale` makes of these dims."""
+    assert puzzle.scale is not None
+    return trace_call(in_blocks(puzzle, fn, dims), *puzzle.scale(**dims))
+
+
+def in_blocks(puzzle: Puzzle, fn: Callable, dims: Mapping[str, Any]) -> Callable:
+    """The function to judge, which is given each dim that is one of the puzzle's settings."""
+    own = puzzle.settings & {*dims} & {*inspect.signature(fn).parameters}
+    chosen = partial(fn, **{n: dims[n] for n in own}) if own else fn
+    return puzzle.judged(chosen, puzzle.axes, over_mesh)
 
 
 @lru_cache(maxsize=128)
@@ -159,8 +167,7 @@ def _reference(puzzle: Puzzle) -> tuple[Hashable, Cost] | None:
 
     None if its blocks depend on data that `scale` does not give.
     """
-    assert puzzle.scale is not None
-    traced = traced_for(puzzle, puzzle.solution, puzzle.scale())
+    traced = traced_for(puzzle, puzzle.solution, usual_dims(puzzle))
     try:
         return _program(traced), Cost.of(traced)
     except AbstractValueError:

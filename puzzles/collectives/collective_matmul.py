@@ -186,7 +186,7 @@ def audit(launch: Launch, *, args, wire: Wire) -> None:
     hidden(wire)
 
 
-def scale(M=1024, K=4096, N=1024, bm=256, bk=512, bn=512):
+def scale(M=1024, K=4096, N=1024, bm=512, bk=512, bn=512):
     f32 = jnp.float32
     return jax.ShapeDtypeStruct((4, M, K), f32), jax.ShapeDtypeStruct((4, K, N), f32)
 
