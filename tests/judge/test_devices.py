@@ -36,7 +36,7 @@ WRONG = {
     ),
     "waits for a credit too many": (
         ("@pl.when(i > 0)", "@pl.when(i >= 0)"),
-        ("memory", "The kernel hangs, because nothing comes"),
+        ("memory", "never come: devices 0, 1, 2 and 3 in `pl.semaphore_wait(credits, 1)`"),
     ),
     "no wait for the barrier": (
         (BARRIER, SIGNALS),
