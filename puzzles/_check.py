@@ -102,7 +102,8 @@ def verdict_page(verdict: Verdict) -> str:
     if verdict.picture:
         legend = " (. right, x wrong)", ", right and wrong"
         parts.append(block_squares(verdict.picture.replace(*legend)))
-    parts += (paragraph(text, FAINT) for text in verdict.notes)
+    drawn = {_progress_line(verdict.puzzle)} if verdict.passed else ()  # by `_ahead`
+    parts += (paragraph(text, FAINT) for text in verdict.notes if text not in drawn)
     if verdict.rule and RULES[verdict.rule].story:
         link = f'<a href="{address(verdict.rule)}" target="_blank" style="color:inherit">'
         parts.append(
@@ -122,7 +123,8 @@ def _ahead(name: str) -> str:
     left = _left_after(name)
     link = f" Next: {_link(left[0])}" if left else ""
     dots = track([each in solved for each in names], names.index(name))
-    return f'<div style="margin-top:6px">{dots}{link}</div>'
+    count = f"{sum(each in solved for each in names)}/{len(names)}"
+    return f'<div style="margin-top:6px">{dots} {count}.{link}</div>'
 
 
 def _other_answers(name: str) -> str:

@@ -46,6 +46,18 @@ def test_two_notebooks_in_one_folder_keep_both_their_puzzles(
     assert _progress.solved() == {"add_ten", "attention", "row_sum"}
 
 
+def test_the_card_of_a_pass_shows_progress_once(
+    notebook: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[str, str]] = []
+    monkeypatch.setattr("puzzles._check.display", lambda *both: shown.append(both))
+    restart(monkeypatch)
+    puzzles.check(puzzles.find("add_ten").solution)
+    ((text, page),) = shown
+    assert (text.count("1/17"), text.count("Next: ")) == (1, 1)
+    assert (page.count("1/17"), page.count("Next: "), page.count("■")) == (1, 1, 0)
+
+
 def test_it_says_where_it_is_kept(notebook: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     monkeypatch.setattr("puzzles._check.display", lambda text, page: shown.append(text))
