@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, JaxprEqn, Literal, scan_counts
-from puzzles._program.jaxprs import CALLS, Interpreter, callee
-from puzzles._program.numpy_rules import computed, has_rule
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, scan_counts
+from puzzles._program.jaxprs import CALLS, Interpreter, Plan, callee
+from puzzles._program.numpy_rules import rule_of
 from puzzles._rules import sentence
 
 FUEL = 200_000  # equations, or events of all grid steps: a second or two
@@ -18,6 +19,7 @@ _ENTERED = 5  # entering a program takes as long as so many equations
 Values = list[Any]
 Meaning = Callable[[Any, JaxprEqn, Values], Values]
 Observer = Callable[[JaxprEqn, Values, Values], None]
+_PLANS: dict[type, WeakKeyDictionary[Jaxpr, Plan]] = {}
 
 
 class UnsupportedError(Exception):
@@ -48,6 +50,8 @@ class NumpyInterpreter(Interpreter):
 
     def __init__(self, observer: Observer | None = None) -> None:
         super().__init__()
+        # All devices and all runs of a program share its plans.
+        self._plans = _PLANS.setdefault(type(self), WeakKeyDictionary())
         self.fuel, self.observer = FUEL, observer
 
     def closed(self, closed: ClosedJaxpr, args: Sequence[Any]) -> Values:
@@ -68,9 +72,9 @@ class NumpyInterpreter(Interpreter):
 
     def planned(self, equation: JaxprEqn) -> Meaning:
         name = equation.primitive.name
-        return self.meanings.get(
-            name, NumpyInterpreter._call if name in CALLS else NumpyInterpreter._computes
-        )
+        if (meaning := self.meanings.get(name)) is not None:
+            return meaning
+        return NumpyInterpreter._call if name in CALLS else self.computation(equation)
 
     def without_rule(self, equation: JaxprEqn, values: Values) -> Values:
         """The results of an equation without a rule."""
@@ -110,13 +114,20 @@ class NumpyInterpreter(Interpreter):
         inner = callee(equation)
         return self.without_rule(equation, values) if inner is None else self.closed(inner, values)
 
-    def _computes(self, equation: JaxprEqn, values: Values) -> Values:
-        if not has_rule(equation):
-            return self.without_rule(equation, values)
-        try:
-            return computed(equation, values)
-        except Exception:  # the rule does not cover these operands
-            return self.without_rule(equation, values)
+    @staticmethod
+    def computation(equation: JaxprEqn) -> Meaning:
+        """The plan of an equation that computes; without a rule for it, the interpreter decides."""
+        rule = rule_of(equation)
+
+        def computes(interpreter: NumpyInterpreter, equation: JaxprEqn, values: Values) -> Values:
+            if rule is None:
+                return interpreter.without_rule(equation, values)
+            try:
+                return rule(values)
+            except Exception:  # the rule does not cover these operands
+                return interpreter.without_rule(equation, values)
+
+        return computes
 
 
 CONTROL: dict[str, Meaning] = {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import jax
 
@@ -229,11 +230,19 @@ def _within_rewritten(equation: JaxprEqn, rule: Rule) -> JaxprEqn:
     return equation.replace(params=params)
 
 
+class Plan(NamedTuple):
+    """A program to run many times: values are kept by variable, and literals by their id."""
+
+    steps: list[tuple[JaxprEqn, list[Any], Any]]
+    results: list[Any]
+    literals: dict[Any, Any]
+
+
 class Interpreter:
     """Evaluates programs; a subclass defines the values."""
 
     def __init__(self) -> None:
-        self._plans: dict[int, list[tuple[JaxprEqn, list[Any], Any]]] = {}
+        self._plans: MutableMapping[Jaxpr, Plan] = WeakKeyDictionary()
 
     def literal(self, atom: Literal) -> Any:
         """The value of a literal."""
@@ -254,21 +263,27 @@ class Interpreter:
         self, jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], *where: Any
     ) -> list[Any]:
         """The results of a program; `where` is passed on to each `step`."""
-
-        def operand(atom: Any) -> Any:
-            return self.literal(atom) if isinstance(atom, Literal) else atom
-
-        env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+        if (plan := self._plans.get(jaxpr)) is None:
+            plan = self._plans[jaxpr] = self._plan(jaxpr)
+        env = plan.literals | dict(zip(jaxpr.constvars, consts, strict=True))
         env.update(zip(jaxpr.invars, args, strict=True))
-        if id(jaxpr) not in self._plans:
-            self._plans[id(jaxpr)] = [
-                (eqn, list(map(operand, eqn.invars)), self.planned(eqn)) for eqn in jaxpr.eqns
-            ]
-        for n, (equation, operands, plan) in enumerate(self._plans[id(jaxpr)]):
-            values = [env[v] if isinstance(v, Var) else v for v in operands]
-            outs = self.step(equation, plan, values, n, *where)
+        for n, (equation, operands, planned) in enumerate(plan.steps):
+            outs = self.step(equation, planned, [env[key] for key in operands], n, *where)
             env.update(zip(equation.outvars, outs, strict=True))
-        return [env[v] if isinstance(v, Var) else self.literal(v) for v in jaxpr.outvars]
+        return [env[key] for key in plan.results]
+
+    def _plan(self, jaxpr: Jaxpr) -> Plan:
+        literals: dict[Any, Any] = {}
+
+        def key(atom: Any) -> Any:
+            if not isinstance(atom, Literal):
+                return atom
+            literals[id(atom)] = self.literal(atom)
+            return id(atom)
+
+        steps = [(eqn, list(map(key, eqn.invars)), self.planned(eqn)) for eqn in jaxpr.eqns]
+        return Plan(steps, list(map(key, jaxpr.outvars)), literals)
+
 
 
 def part(group: Sequence[JaxprEqn]) -> tuple[ClosedJaxpr, list[Var]]:

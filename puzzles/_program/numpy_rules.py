@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import JaxprEqn
-from puzzles._program.scalar_rules import RULES, evaluate, narrow, wide
+from puzzles._program.scalar_rules import RULES, narrow, wide
 
 Rule = Callable[[dict[str, Any], list[np.ndarray]], Any]
 
@@ -31,23 +31,19 @@ def bitcast(value: np.ndarray, dtype: Any) -> np.ndarray:
     return np.swapaxes(parts, -1, -2).reshape(*leading, rows * old // new, lanes)
 
 
-def has_rule(equation: JaxprEqn) -> bool:
-    """True if `computed` has a rule for the equation."""
-    name = equation.primitive.name
-    if name in _SUMS and narrow(equation.outvars[0].aval.dtype):
-        return False
-    return name in BLOCKS or (name in RULES and equation.params.get("out_dtype") is None)
-
-
-def computed(equation: JaxprEqn, values: list[np.ndarray]) -> list[np.ndarray]:
-    """The results of an equation that has a rule, in its own dtypes."""
-    rule = BLOCKS.get(equation.primitive.name)
-    if rule is None:
-        return evaluate(equation, values, 0)
-    output = rule(equation.params, values)
-    results = output if equation.primitive.multiple_results else [output]
-    pairs = zip(results, equation.outvars, strict=True)
-    return [np.asarray(x).astype(v.aval.dtype, copy=False) for x, v in pairs]
+def rule_of(equation: JaxprEqn) -> Callable[[list[np.ndarray]], list[np.ndarray]] | None:
+    """A function that computes the equation's results, in its own dtypes; None without a rule."""
+    name, params = equation.primitive.name, equation.params
+    dtypes = [v.aval.dtype for v in equation.outvars]
+    if name in _SUMS and narrow(dtypes[0]):
+        return None
+    if (block := BLOCKS.get(name)) is not None:
+        if equation.primitive.multiple_results:
+            return lambda values: list(map(np.asarray, block(params, values), dtypes))
+        return lambda values: [np.asarray(block(params, values), dtypes[0])]
+    if (scalar := RULES.get(name)) is not None and params.get("out_dtype") is None:
+        return lambda values: [np.asarray(scalar(equation, values, 0), dtypes[0])]
+    return None
 
 
 def _elementwise(function: Callable) -> Rule:

@@ -58,8 +58,7 @@ def elementwise(function: Callable[..., np.ndarray]) -> Rule:
     """A rule for `function`. Scalars next to arrays (a predicate, a bound) gain axes."""
 
     def rule(_: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
-        ndims = {v.ndim for v in values}
-        if len(ndims) == 1:
+        if not rank or len(ndims := {v.ndim for v in values}) == 1:
             return function(*values)
         ndim = max(ndims)
         lined = [

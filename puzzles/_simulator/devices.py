@@ -684,7 +684,7 @@ class _Device(Machine):
         inner = math.prod(values[0].shape[axis] for axis in contracted)
         flops = 2 * math.prod(equation.outvars[0].aval.shape) * inner
         self.mesh.time.works(self.number, flops)
-        return self._computes(equation, values)
+        return self.computation(equation)(self, equation, values)
 
 
 _Device.meanings = Machine.meanings | {
