@@ -285,7 +285,6 @@ class Interpreter:
         return Plan(steps, list(map(key, jaxpr.outvars)), literals)
 
 
-
 def part(group: Sequence[JaxprEqn]) -> tuple[ClosedJaxpr, list[Var]]:
     """Neighbouring equations as a program that returns all their outputs, and its inputs."""
     outputs = [v for e in group for v in e.outvars]

@@ -70,8 +70,7 @@ def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 #     pltpu.sync_copy(buffer, o_hbm)
 # ```
 #
-# `check` accepts answers that use either entry point. Part IV of `pipelines` teaches `pl.kernel`,
-# and two cores.
+# `check` accepts both. Part IV of `pipelines` teaches `pl.kernel`, and two cores.
 #
 # </details>
 

@@ -61,8 +61,7 @@ def batched_matmul(lhs: Float[Array, "B M K"], rhs: Float[Array, "B K N"]) -> Fl
 # %% [markdown]
 # `jax.vmap` does this for you. It prepends a grid axis, and a squeezed dimension to every block of
 # each mapped operand. It also works for large matrices, which need i, j and k. Here is the receipt
-# of the reference `tiled_matmul` under `vmap`: the batch axis comes first, then the three axes of
-# `tiled_matmul`.
+# of the reference `tiled_matmul` under `vmap`: the batch axis comes first, then its three axes.
 #
 # The (8, 128) rule looks at the last two axes of the *array*, where a squeezed axis counts as 1. So
 # squeeze leading axes, as here, and the rule is unaffected.

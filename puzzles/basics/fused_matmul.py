@@ -14,7 +14,7 @@ from puzzles import INTERPRET
 # Here is a layer: `gelu(a @ b + bias)`. In plain JAX, XLA **fuses** bias and activation into its
 # matmul by itself. But it cannot look into your kernel: if you add and activate outside, the
 # product may go to HBM, come back, and go out again. So a kernel that replaces XLA's matmul should
-# also do the rest of the layer.
+# finish the layer.
 #
 # At the last k, the finished sum is in VMEM. Any work on it *there*, before the store, moves no
 # bytes except the bias. But an activation is not linear: it has to see the **complete** sum, with

@@ -14,7 +14,7 @@ from puzzles import INTERPRET
 # ## matmul_gradients: two launches, and no transposed copy in HBM
 #
 # JAX does not differentiate a `pallas_call` like yours: you also write the backward pass. It takes
-# two more products, with `g`, the gradient with respect to the result:
+# two products with `g`, the gradient with respect to the result:
 #
 # ```text
 # forward    o  (M × N)  =  a · b       sums over K
@@ -27,7 +27,7 @@ from puzzles import INTERPRET
 # contracts it, wherever it is in the two blocks.
 #
 # The kernel takes `contract`: the axis to sum over in its first block, and in its second. For each
-# call, write `contract`, the grid and the input specs. You may run `check` after the first call.
+# call, write `contract`, the grid and the input specs. You may check after the first.
 
 
 # %%

@@ -9,8 +9,8 @@ from puzzles import find
 # %% [markdown]
 # ## trainable_matmul: tell JAX the gradient
 #
-# `jax.grad` does not get through a `pallas_call` like yours. With `jax.custom_vjp` you tell it what
-# to do instead, in two functions:
+# `jax.grad` does not get through a `pallas_call` like yours. With `jax.custom_vjp` you give it two
+# functions:
 #
 # * **forward** gets the arguments. It returns the result, and a tuple of the values that the
 #   backward pass will need: the *residuals*.

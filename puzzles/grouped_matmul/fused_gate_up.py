@@ -24,7 +24,7 @@ from puzzles import INTERPRET, find
 # ```
 #
 # The activation needs the *whole* sum: do not apply it before the last `k`. The rest of the kernel is
-# `grouped_matmul`'s, and is given. Write the two sums, and the value to store.
+# given. Write the two sums, and the value to store.
 
 
 # %%

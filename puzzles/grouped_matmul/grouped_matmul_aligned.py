@@ -12,8 +12,8 @@ from puzzles import INTERPRET, find
 # ## grouped_matmul_aligned: routing by the index map
 #
 # Rows of `lhs` are tokens, sorted by expert; `rhs[e]` are the weights of expert `e`. Each row is
-# multiplied by its own expert's weights. (The spec multiplies each row by the weights of all
-# experts, `E` times the work.)
+# multiplied by its own expert's weights. (The spec uses the weights of all experts: `E` times the
+# work.)
 #
 # Here every group is a multiple of `bm` = 64, or empty. So **each tile of rows belongs to one expert**,
 # visit `i` is to tile `i`, and you need only `group_ids` of the list:

@@ -16,8 +16,7 @@ from puzzles import INTERPRET, find
 #
 # $$dx = dy \cdot w_e^T$$
 #
-# That is a grouped matmul again, with the same groups and the same array of weights. Only the names of
-# its axes are swapped:
+# That is a grouped matmul again, with the same groups and the same array of weights. Only its axes swap names:
 #
 # ```text
 #             lhs            rhs               result         summed over
@@ -27,8 +26,8 @@ from puzzles import INTERPRET, find
 # ```
 #
 # Do not transpose `w` in HBM: that would read and write the weights of all experts, used or not. Take the
-# blocks as they are stored. The kernel is given, except for its product: write the product, and the
-# `BlockSpec` of `rhs`. `jax.lax.dot_general` takes the axis of each factor to sum over.
+# blocks as they are stored. The kernel is given, except for its product: write that, and the `BlockSpec`
+# of `rhs`. `jax.lax.dot_general` takes the axis of each factor to sum over.
 
 
 # %%

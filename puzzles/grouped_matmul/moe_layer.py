@@ -181,8 +181,8 @@ def moe_layer(
 # * [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox), in JAX itself. `gmm` is
 #   `grouped_matmul`, transposed or not, with the same list of visits, but with garbage in unassigned rows. `tgmm`, given lhs
 #   transposed, is `grouped_outer`, but also visits empty groups. Megablox adds `group_offset`: if the **experts are
-#   sharded** over chips, each chip goes through the visits to its own experts only. The puzzle `local_experts` does the
-#   same.
+#   sharded** over chips, each chip goes through the visits to its own experts only. `local_experts`, later,
+#   does the same.
 # * [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/_src/ops/ragged_dot), with two kernels for
 #   TPUs. The default continues Megablox, with **quantised** weights and activations, and with tables of
 #   tuned tile sizes. The other, `gmm_v2`, makes its list inside the kernel and gives each group its own

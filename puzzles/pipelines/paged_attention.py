@@ -24,9 +24,9 @@ from puzzles import INTERPRET
 # ```
 #
 # `attend`, in the folded cell, updates a softmax by one page. Keys that `seen` leaves out get
-# weight 0, as long as one key counts.
+# weight 0, as long as one counts.
 #
-# Two things are yours. **The kernel** computes only if a page holds keys that count, and replaces
+# **The kernel** is yours: it computes only if a page holds keys that count, and replaces
 # the values of all other keys by zeros: they may be NaN. Past a sequence's end, **the index map**
 # names its last page again: a block whose index does not change is not fetched again. The table is
 # flat, as SMEM pads rows to 128 numbers: entry `i` of sequence `b` is number `b * pages + i`.

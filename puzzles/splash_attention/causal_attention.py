@@ -31,7 +31,7 @@ from puzzles import INTERPRET
 #
 # ![A map of score blocks: those on and below the diagonal are computed, those above it are dashed, skipped.](diagrams/splash_attention/causal_attention.svg)
 #
-# Here is `flash_attention`'s kernel with its work under a condition. Fill in the condition and the mask, for any `bq` and `bk`:
+# Here is `flash_attention`'s kernel under a condition. Fill in the condition and the mask, for any `bq` and `bk`:
 # compare rows with columns, not `i` with `j`.
 
 
