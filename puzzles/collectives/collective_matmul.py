@@ -149,7 +149,7 @@ def collective_matmul(
 # %% active="ipynb"
 # from puzzles.collectives import compare_gathers
 #
-# print(compare_gathers("v5e"), compare_gathers("v6e"), sep="\n\n")
+# compare_gathers("v5e", "v6e")
 
 # %% [markdown]
 # On v5e a product takes about as long as a copy: whoever overlaps them wins. `all_gather_matmul`

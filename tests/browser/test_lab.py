@@ -28,6 +28,7 @@ from puzzles._check import verdict_page
 from puzzles._program import over_mesh
 from puzzles._puzzle import starter_function
 from puzzles._receipt import receipt_html, receipt_text
+from puzzles.collectives import compare_gathers
 
 ROOT = Path(__file__).parents[2]
 SHOTS = Path(__file__).parent / "screenshots"
@@ -360,6 +361,7 @@ SHOWN = {
     "lanes": lambda: _lanes(puzzles.find("ring_all_reduce").solution),
     "crossed lanes": lambda: _lanes(starter_function(puzzles.find("fix_the_ring"))),
     "line": lambda: _draw.plot_svg([1234567.0, 1.0], "loss by step"),
+    "gathers": lambda: compare_gathers("v5e", "v6e")._repr_html_(),
 }
 
 

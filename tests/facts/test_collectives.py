@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from cpu_devices import in_jax
@@ -56,8 +58,23 @@ def test_overlap_pays_where_the_prose_says_so() -> None:
     gather = way("ring_all_gather", "v5e", **sizes)
     assert 0.8 < (gather.product / 4) / (gather.wire / 3) < 1.0
     assert v6e["collective_matmul"] < v6e["all_gather_matmul"] < v6e["ring_all_gather"]
-    table = compare_gathers("v5e", M=64, K=128, N=512)
-    assert [line.split()[0] for line in table.splitlines()[1:-1]] == [*WAYS]
+
+
+def test_a_comparison_is_a_table_and_a_plot_of_the_same_figures() -> None:
+    compared = compare_gathers("v5e", "v6e", M=64, K=128, N=512)
+    tables = repr(compared).split("\n\n")
+    for table, ways in zip(tables, compared.ways.values(), strict=True):
+        assert [line.split()[0] for line in table.splitlines()[1:-1]] == [*WAYS] == [*ways]
+    svg, _ = compared._repr_html_().split("<pre")
+    bars = [float(wide) for wide in re.findall(r"M[\d.]+ [\d.]+h([\d.]+)v12h", svg)]
+    parts = [
+        s
+        for ways in compared.ways.values()
+        for its in ways.values()
+        for s in (its.wire, its.product)
+        if s
+    ]
+    np.testing.assert_allclose(np.divide(bars[: len(parts)], parts), bars[0] / parts[0], rtol=0.05)
 
 
 def test_both_directions_take_half_the_time() -> None:
