@@ -29,7 +29,7 @@ from puzzles._program import (
 )
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import amount, amounts, scaled, seconds_words
-from puzzles._rules import Breach, sentence
+from puzzles._rules import Breach, plural, sentence
 
 # If blocks differ, costs that follow from them also differ: full tiles along the edge of a mask or
 # a group, and fetches of a block.
@@ -287,6 +287,9 @@ def _time(mine: Cost, par: Cost) -> Facts:
         "time": seconds_words(mine.seconds),
         "enough": seconds_words(par.seconds),
         "cause": cause,
+        "steps": sentence("more_steps", mine=plural(mine.steps, "step"), par=par.steps)
+        if mine.steps > par.steps
+        else "",
     }
 
 
