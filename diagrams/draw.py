@@ -460,6 +460,18 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "splash_attention/classify_blocks": table_of_blocks,
     "splash_attention/active_tiles": list_of_tiles,
     "splash_attention/splash_attention": over_tiles,
+    "splash_attention/linear_attention": strip(
+        "linear_attention",
+        [_array(2, 384, 64), _array(2, 384, 64), _array(2, 384, 64)],
+        0,
+        [
+            "A head begins: the state is zero.",
+            "The state holds chunk 0.",
+            "The state holds chunks 0 and 1.",
+            "The next head: zero again.",
+        ],
+        "The state stays in VMEM while the chunks pass",
+    ),
     "pipelines/double_buffered_sum": copied(
         "The next copy is on its way",
         ("stream_sum", [_array(256, 128)], "one buffer: copies and sums take turns"),

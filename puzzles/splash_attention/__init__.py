@@ -29,6 +29,7 @@ PUZZLES = (
     "attention_dq",
     "attention_dkv",
     "splash_vjp",
+    "linear_attention",
 )
 
 INTRO = """
@@ -36,7 +37,7 @@ Attention is a matrix multiplication, a softmax and another matrix multiplicatio
 intermediate result is too large to keep. This ladder leads from a stable softmax to kernels that never
 materialise the scores, and that neither compute nor fetch the blocks that a mask hides entirely. Near the end
 you compare your own kernel with SplashAttention, which JAX ships for TPUs: the same numbers for every row
-that attends to anything, and no more tiles. The last part adds the gradients.
+that attends to anything, and no more tiles. Then you add the gradients, and at last leave out the softmax.
 
 It builds on `basics.ipynb`: you should know Refs, grids, index maps, scratch and `pl.when`.
 As in `basics`, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU.
@@ -63,4 +64,8 @@ no more steps or dots.""",
 JAX cannot run a `pallas_call` backwards, so `jax.grad` of `splash_multi_head` raises an error. You write the backward pass: two kernels
 walk the list again, by rows for q, by columns for k and v, with no more steps or dots than JAX's two backward kernels.
 The forward pass keeps one number per row for them. The same number also lets you merge attention that was computed in pieces.""",
+    "linear_attention": """## Part V: a state in place of the keys
+
+Without the softmax, one matrix replaces all earlier keys and values. Most layers of some models of 2025 work this way. Your kernel
+carries the matrix in scratch, from chunk to chunk. You need nothing of Parts II to IV for it.""",
 }

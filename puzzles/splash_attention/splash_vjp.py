@@ -291,7 +291,7 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # counted here: fewer dots, and with many columns more bytes. tokamax's kernel (2026) is always fused.
 
 # %% [markdown]
-# ### The whole ladder
+# ### The four parts in short
 #
 # A softmax takes **three passes** over its scores: for the maximum, the sum, the weights. You found the maximum and the sum in **two**
 # launches, then, with a correction, in **one** pass. The same correction carries an accumulator along, and the scores
@@ -301,7 +301,7 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # that were computed separately, and enough to compute every weight again in training.
 
 # %% [markdown]
-# ### Beyond this ladder: production kernels
+# ### Beyond these parts: production kernels
 #
 # * **A batch.** JAX's SplashAttention and yours take one sequence. `jax.vmap` adds a grid axis for more, to yours as well.
 # * **Two block sizes for keys.** In JAX's kernel a step fetches `block_kv` keys, and a dot takes `block_kv_compute` of them: large
