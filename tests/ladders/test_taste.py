@@ -10,6 +10,7 @@ import ast
 import contextlib
 import dataclasses
 import inspect
+import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator
@@ -204,7 +205,8 @@ def misfits(case: Case, fn: Callable) -> list[str]:
         result = fn(*args, **options)
         given = inspect.signature(fn).bind(*args, **options).arguments
         with jaxtyped("context"):
-            for name, size in case.dims.items():  # an axis is as long as the case says
+            devices = {"D": math.prod(case.axes.values())} if case.axes else {}
+            for name, size in (devices | case.dims).items():  # as long as the case says
                 if type(size) is int and size >= 0:
                     isinstance(np.broadcast_to(np.float32(0), (size,)), Float[np.ndarray, name])
             pairs = [(name, given[name], note) for name, note in notes.items() if name in given]
