@@ -368,8 +368,8 @@ def abstract_device(**wanted: Any) -> Any:
 def answers_about_tpus() -> Iterator[tuple[Any, str]]:
     """(module, name) of the functions that `emit_pipeline` asks which TPU it is traced for."""
     for path in (
-        "jax._src.pallas.mosaic.tpu_info.get_tpu_info",
-        "jax._src.pallas.mosaic.pipeline._get_tpu_generation",
+        "jax._src.pallas.mosaic.pipeline._get_tpu_generation",  # JAX 0.7
+        "jax._src.pallas.mosaic.tpu_info.get_tpu_info",  # from then on
         "jax._src.tpu_info.get_tpu_info",  # JAX 0.12
     ):
         place, _, name = path.rpartition(".")
