@@ -35,7 +35,14 @@ from puzzles._draw import (
     track,
 )
 from puzzles._judge import Verdict, is_function, judge, unwrap
-from puzzles._ladders import UnknownPuzzleError, find, ladder_module, ladders
+from puzzles._ladders import (
+    UnknownPuzzleError,
+    find,
+    ladder_module,
+    ladders,
+    on_main_road,
+    star,
+)
 from puzzles._launch import trace_call
 from puzzles._program import over_mesh
 from puzzles._puzzle import Puzzle
@@ -121,7 +128,7 @@ def _ahead(name: str) -> str:
     """The ladder as a row of dots, and a link to the next puzzle."""
     names, solved = _siblings(name), _progress.solved()
     left = _left_after(name)
-    link = f" Next: {_link(left[0])}" if left else ""
+    link = _next(left, _link).removesuffix(".")
     dots = track([each in solved for each in names], names.index(name))
     count = f"{sum(each in solved for each in names)}/{len(names)}"
     return f'<div style="margin-top:6px">{dots} {count}.{link}</div>'
@@ -287,7 +294,7 @@ def welcome(ladder_name: str) -> None:
     title = f"Pallas Puzzles {metadata.version('pallas-puzzles')}"
     where = f"JAX {jax.__version__}{tested}, on {kind}."
     done = f"{ladder_name}: {len(names) - len(left)} of {len(names)} solved."
-    text, link = (f" Next: {left[0]}.", f" Next: {_link(left[0])}.") if left else ("", "")
+    text, link = _next(left), _next(left, _link)
     page = [paragraph(where), f'<div style="margin-top:4px">{done}{link}</div>']
     display(f"{title}. {where} {done}{text}", card(GREEN, title, page))
 
@@ -299,15 +306,26 @@ def progress() -> None:
         names = ladder_module(name).PUZZLES
         if squares := _bar(names):
             done, total = squares.count("■"), len(squares)
-            lines.append(f"{name}: {done} of {total} solved {squares}")
-            ahead = next((f" Next: {_link(each)}" for each in _left(names)), " All solved.")
+            road = on_main_road(names)
+            stars = f", {len(road) - len(_left(road))} of {len(road)} ★" * bool(road)
+            lines.append(f"{name}: {done} of {total} solved{stars} {squares}")
+            ahead = _next(_left(names), _link) or " All solved."
             rows.append(
                 f'<div style="margin-top:6px">{bar(done, total)} <b>{name}</b>: {done} of {total} '
-                f"solved.{ahead}</div>"
+                f"solved{stars}.{ahead}</div>"
             )
     where = _progress.where()
     page = card(GREEN, "Your progress", [*rows, paragraph(where, FAINT)])
     display("\n".join([*lines, where]), page)
+
+
+def _next(left: Sequence[str], shown: Callable[[str], str] = str) -> str:
+    """The next puzzle to solve, and if it is a side road, the next on the main road; or ""."""
+    if not left:
+        return ""
+    road = on_main_road(left)
+    also = f", or {shown(road[0])} ★" if road and road[0] != left[0] else ""
+    return f" Next: {shown(left[0])}{also}."
 
 
 def _left(names: Sequence[str]) -> list[str]:
@@ -333,7 +351,7 @@ def _link(name: str) -> str:
     puzzle = find(name)
     number = _siblings(name).index(name) + 1
     heading = next((m[1] for m in re.finditer("^# ## (.+)$", puzzle.text, re.MULTILINE)), name)
-    anchor = html.escape(f"{number}. {heading}".replace(" ", "-"), quote=True)
+    anchor = html.escape(f"{number}. {heading}{star(name)}".replace(" ", "-"), quote=True)
     return f'<a href="#{anchor}" style="color:inherit">{html.escape(name)}</a>'
 
 
@@ -344,8 +362,8 @@ def _bar(names: tuple[str, ...]) -> str:
 
 def _progress_line(name: str) -> str:
     left, bar = _left_after(name), _bar(_siblings(name))
-    ahead = f"Next: {left[0]}." if left else "All of it is solved."
-    return f"{find(name).ladder} {bar} {bar.count('■')}/{len(bar)}. {ahead}"
+    ahead = _next(left) or " All of it is solved."
+    return f"{find(name).ladder} {bar} {bar.count('■')}/{len(bar)}.{ahead}"
 
 
 def say(text: str) -> None:

@@ -7,7 +7,7 @@ import importlib
 import importlib.metadata
 import pkgutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -93,6 +93,21 @@ def ladder_of(name: str) -> str:
     if name in owners:
         return owners[name]
     raise UnknownPuzzleError(f"no puzzle is called {name!r}{_nearest(name, list(owners))}")
+
+
+def on_main_road(names: Sequence[str]) -> list[str]:
+    """Those of a ladder's puzzles that `MAIN_ROAD` lists; the others are side roads."""
+    return [name for name in names if name in _main_road(ladder_of(name))]
+
+
+def star(name: str) -> str:
+    """The mark of a puzzle on the main road, after its heading; "" for all others."""
+    return " ★" if on_main_road([name]) else ""
+
+
+@cache
+def _main_road(ladder_name: str) -> frozenset[str]:
+    return frozenset(getattr(ladder_module(ladder_name), "MAIN_ROAD", ()))
 
 
 def _puzzle(ladder_package: ModuleType, name: str) -> Puzzle:

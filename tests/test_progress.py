@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 import puzzles
 from puzzles import _progress
+from puzzles._author.notebook import built
 
 
 @pytest.fixture
@@ -58,6 +61,27 @@ def test_the_card_of_a_pass_shows_progress_once(
     assert (page.count("1/17"), page.count("Next: "), page.count("■")) == (1, 1, 0)
 
 
+def test_a_side_road_is_named_beside_the_main_road(
+    notebook: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[tuple[str, str]] = []
+    monkeypatch.setattr("puzzles._check.display", lambda *shown: pages.append(shown))
+    _progress.add("add_ten")
+    puzzles.check(puzzles.find("vector_add").solution)
+    text, page = pages[-1]
+    assert "Next: add_reversed_blocks, or scale_blocks ★." in text
+    links = re.findall(r'<a href="#([^"]+)" style="color:inherit">(\w+)</a>', page)
+    cells = built("basics").cells
+    headings = [cell.source.split("\n")[0].removeprefix("## ") for cell in cells]
+    for anchor, name in links:
+        (heading,) = (one for one in headings if f" {name}: " in one)
+        assert anchor == html.escape(heading.replace(" ", "-"))
+    assert [(name, "★" in anchor) for anchor, name in links] == [
+        ("add_reversed_blocks", False),
+        ("scale_blocks", True),
+    ]
+
+
 def test_it_says_where_it_is_kept(notebook: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     monkeypatch.setattr("puzzles._check.display", lambda text, page: shown.append(text))
@@ -70,7 +94,7 @@ def test_it_says_where_it_is_kept(notebook: Path, monkeypatch: pytest.MonkeyPatc
     restart(monkeypatch)
     puzzles.progress()
     lines = shown[-1].splitlines()
-    assert lines[0] == "basics: 1 of 17 solved ■□□□□□□□□□□□□□□□□"
+    assert lines[0] == "basics: 1 of 17 solved, 1 of 11 ★ ■□□□□□□□□□□□□□□□□"
     assert lines[-1] == f"Kept in {notebook / _progress.FILE}; delete that file to begin again."
     (notebook / _progress.FILE).unlink()
     restart(monkeypatch)

@@ -16,6 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from puzzles import _regions
 from puzzles._author.report import problem
 from puzzles._author.repository import BuildError, Repository, at_line, setup_source
+from puzzles._ladders import star
 from puzzles._puzzle import Puzzle
 
 
@@ -75,7 +76,9 @@ def _number_heading(puzzle: Puzzle, cells: list[NotebookNode], number: int) -> N
     if not cells or not cells[0].source.startswith(heading):
         place = puzzle.place("# %%", author=False)
         raise BuildError(problem(place, "no_heading", heading=heading))
-    cells[0].source = cells[0].source.replace("## ", f"## {number}. ", 1)
+    first, *rest = cells[0].source.split("\n")
+    first = first.replace("## ", f"## {number}. ", 1) + star(puzzle.name)
+    cells[0].source = "\n".join([first, *rest])
 
 
 def _append_check(puzzle: Puzzle, cells: list[NotebookNode]) -> None:

@@ -14,7 +14,7 @@ from puzzles._author import diagrams
 from puzzles._author.cells import markdown, puzzle_cells, setup_cell
 from puzzles._author.repository import ROOT, Repository, repository
 from puzzles._author.shapes import with_shapes
-from puzzles._ladders import ladder, ladder_module
+from puzzles._ladders import ladder, ladder_module, on_main_road
 from puzzles._rules import PAGE, RECORD, plural, rules_page, sentence
 
 _MARK = r"(?<=<!-- {}: written by `python -m puzzles build` -->\n).*?(?=<!-- end)"
@@ -29,7 +29,7 @@ def built(ladder_name: str, root: Path = ROOT, solved: bool = False) -> Notebook
     module, where = ladder_module(ladder_name), repository(root)
     parts = getattr(module, "PARTS", {})
     cells = [
-        markdown(f"{ladder_name}-title", f"# {module.TITLE}\n\n{where.badge(ladder_name)}"),
+        markdown(f"{ladder_name}-title", _title(ladder_name, where)),
         markdown(f"{ladder_name}-intro", where.with_images(module.INTRO)),
         setup_cell(module, where),
     ]
@@ -59,6 +59,15 @@ def built(ladder_name: str, root: Path = ROOT, solved: bool = False) -> Notebook
     )
     nbformat.validate(notebook)
     return notebook
+
+
+def _title(ladder_name: str, where: Repository) -> str:
+    module = ladder_module(ladder_name)
+    title = f"# {module.TITLE}\n\n{where.badge(ladder_name)}"
+    if road := on_main_road(module.PUZZLES):
+        counts = dict(road=len(road), all=plural(len(module.PUZZLES), "puzzle"))
+        title += f"\n\n{sentence('main_road', **counts)}"
+    return title
 
 
 def dumps(notebook: NotebookNode) -> str:
@@ -110,7 +119,9 @@ def _counts(names: Sequence[str]) -> str:
     puzzles = [puzzle for name in names for puzzle in ladder(name)]
     mistakes = sum(len(puzzle.mistakes) for puzzle in puzzles)
     rights = sum(len(puzzle.alternatives) for puzzle in puzzles)
-    counts = plural(len(names), "ladder"), plural(len(puzzles), "puzzle")
+    counts = [plural(len(names), "ladder"), plural(len(puzzles), "puzzle")]
+    if road := on_main_road([puzzle.name for puzzle in puzzles]):
+        counts[-1] += f" ({len(road)} of them on the main road, which ★ marks)"
     return (
         f"{', '.join(counts)}, {mistakes:,} known mistakes that the checker recognises, and "
         f"{rights:,} other correct solutions that it accepts.\n"

@@ -24,6 +24,19 @@ PUZZLES = (
     "matmul_gradients",
     "trainable_matmul",
 )
+MAIN_ROAD = (
+    "add_ten",
+    "vector_add",
+    "scale_blocks",
+    "launch_vector_add",
+    "row_sum",
+    "ragged_row_sum",
+    "tiled_matmul",
+    "launch_matmul",
+    "matmul_bf16",
+    "fused_matmul",
+    "choose_blocks",
+)
 
 INTRO = """
 A TPU is fast at one thing above all: multiplying blocks of numbers that already sit

@@ -28,6 +28,16 @@ PUZZLES = (
     "ring_attention",
     "collective_matmul",
 )
+MAIN_ROAD = (
+    "right_permute",
+    "barrier_first",
+    "ring_all_gather",
+    "ring_all_reduce",
+    "fix_the_ring",
+    "all_to_all",
+    "all_gather_matmul",
+    "collective_matmul",
+)
 
 # Appended to the notebook's setup cell.
 SETUP = """

@@ -24,6 +24,16 @@ PUZZLES = (
     "local_experts",
     "quantized_grouped_matmul",
 )
+MAIN_ROAD = (
+    "permuted_matmul",
+    "group_offsets",
+    "tile_metadata",
+    "masked_store",
+    "grouped_matmul_aligned",
+    "grouped_matmul",
+    "moe_layer",
+    "choose_tiles",
+)
 
 # In the notebook's setup cell, before its import of `puzzles`, which starts JAX.
 SETUP_FIRST = """

@@ -33,6 +33,19 @@ PUZZLES = (
     "halves",
     "matmul_on_cores",
 )
+MAIN_ROAD = (
+    "copy_rows",
+    "stream_sum",
+    "double_buffered_sum",
+    "fix_the_copy",
+    "pipelined_add",
+    "pipelined_matmul",
+    "gather_pages",
+    "paged_attention",
+    "sum_pages",
+    "gapless_attention",
+    "scale_rows",
+)
 
 # Appended to the notebook's setup cell.
 SETUP = """

@@ -31,6 +31,19 @@ PUZZLES = (
     "splash_vjp",
     "linear_attention",
 )
+MAIN_ROAD = (
+    "attention",
+    "online_softmax",
+    "attention_one_block",
+    "flash_attention",
+    "multi_head_attention",
+    "causal_attention",
+    "causal_prefetch",
+    "classify_blocks",
+    "block_sparse_attention",
+    "active_tiles",
+    "splash_attention",
+)
 
 INTRO = """
 Attention is a matrix multiplication, a softmax and another matrix multiplication. For long sequences, the

@@ -92,6 +92,15 @@ def test_no_cell_of_a_puzzle_shows_a_line_of_its_solution(puzzle):
     assert list(cells_module.leaks(puzzle)) == []
 
 
+@pytest.mark.parametrize("name", LADDERS)
+def test_the_main_road_is_a_part_of_the_ladder_in_order(name, learner):
+    module = ladder_module(name)
+    assert [one for one in module.PUZZLES if one in module.MAIN_ROAD] == [*module.MAIN_ROAD]
+    headings = [cell.source.split("\n")[0] for cell in learner[name].cells]
+    starred = [one.split(":")[0].split()[-1] for one in headings if one.endswith(" ★")]
+    assert starred == [*module.MAIN_ROAD]
+
+
 def test_a_ladder_ends_with_the_way_on(learner):
     ids = [cell.id for cell in learner["basics"].cells]
     assert ids[-3:] == ["basics-outro", "basics-progress", "basics-examine"]
