@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from puzzles._examine.examination import Examination
-from puzzles._examine.examining import examine, under_way
+from puzzles._examine.examining import examine, name_of, under_way
 from puzzles._jax import instead
 from puzzles._launch import ERROR, SEVERITIES, kernels, trace_call
 
@@ -76,6 +76,7 @@ def _watched(seen: Watched) -> Iterator[None]:
     @wraps(original)
     def pallas_call(*given: Any, **named: Any) -> Callable:
         launch = original(*given, **named)
+        launch.__name__ = name_of(given[0] if given else named["kernel"])
 
         @wraps(launch)
         def launched(*args: Any) -> Any:

@@ -95,7 +95,7 @@ def _examined(fn: Any, args: tuple, chips: tuple, seed: int, timeout: float) -> 
     except UnreadableError as error:
         return Examination(name, unread=str(error))
     except Exception as error:
-        return Examination(name, unread=message_of(error))
+        return Examination(name, unread=message_of(error, lines=5))
     if not launches:
         return Examination(name, unread=nothing_launched(traced))
     name = launches[0].name if name == "wrapped" else name  # a `pallas_call` itself
@@ -133,8 +133,8 @@ def without_loss(launch: Launch, one: Finding) -> Finding:
 
 def name_of(fn: Any) -> str:
     """The name of a callable: its function's name, or its class."""
-    plain = unwrap(fn)
-    return str(getattr(plain, "__name__", None) or type(plain).__name__)
+    names = (getattr(one, "__name__", None) for one in (fn, unwrap(fn)))
+    return next(filter(None, names), type(unwrap(fn)).__name__)
 
 
 class _Examination:
@@ -210,7 +210,7 @@ class _Examination:
         for n, program in enumerate(self.each if alone else [self.traced]):
             launches = self.launches[n : n + 1] if alone else self.launches
             made = sanitize(program, launches, seed)
-            for one in [one for one in made.findings if not self.explained(one)]:
+            for one in [one for one in made.findings if not self.explained(one, n)]:
                 named = (m for m, it in enumerate(self.launches) if it.name == one.launch)
                 self.add([one], n if alone else next(named, None))
             if made.steps:
@@ -220,8 +220,12 @@ class _Examination:
             if not made.steps and not made.findings:
                 self.unseen.append("memory")
 
-    def explained(self, one: Finding) -> bool:
-        """Whether a finding about blocks already explains why the numbers vary."""
+    def explained(self, one: Finding, n: int) -> bool:
+        """Whether blocks already explain a finding, or Mosaic refuses its line."""
+        refusal = self.told.get((n, "lowering", None))
+        if refusal and (one.kind, one.line) == ("lowering", refusal.line):
+            self.told[n, "lowering", None] = replace(refusal, operand=one.operand)
+            return True
         cause = {"uninitialised": "never-written", "parallel": "parallel"}.get(one.kind)
         known = [f.operand for f in self.findings if f.kind == cause and f.operand]
         return bool(known) and one.operand in (None, *known)

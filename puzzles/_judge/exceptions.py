@@ -56,11 +56,14 @@ def raised(error: Exception, label: str) -> Breach:
     return Breach("raises", {"says": message_of(error)}, label)
 
 
-def message_of(error: Exception) -> str:
-    """The message for an exception: the learner's line, the gist, and the remedy if known."""
+def message_of(error: Exception, lines: int = 1) -> str:
+    """The message for an exception: the learner's line, the gist, and the remedy if known.
+
+    lines: the most lines of the exception's own message that the gist has.
+    """
     if isinstance(error, LoopLimitError):
         return str(error)
-    gist = first_sentence(error) + meant(error)
+    gist = first_sentence(error, lines) + meant(error)
     where = learners_line(error)
     place, line = where or ("", "")
     whose = f"`{line}` in `{place}`" if line else f"`{place}`"  # no file has typed lines
@@ -186,12 +189,19 @@ def _own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
     ]
 
 
-def first_sentence(error: BaseException) -> str:
-    """The gist of an exception: its type and the first line of its message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = re.sub(r"\s+", " ", lines[0]).rstrip(":") if lines else "no message"
+def first_sentence(error: BaseException, lines: int = 1) -> str:
+    """The gist of an exception: its type and the first lines of its message.
+
+    With more than one line it also has the exception that a `raise ... from` names.
+    """
+    given = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
+    more, cause = given[1:lines], error.__cause__ if lines > 1 else None
+    if cause is not None and not type(cause).__module__.startswith("jax"):
+        more.append(f"Its cause: {first_sentence(cause)}")
+    text = re.sub(r"\s+", " ", given[0]) if given else "no message"
+    text = text if more else text.rstrip(":")
     text = re.sub(r" There are \d+ mismatches, including$", "", text)
     text = re.sub(r"^(Custom VJP \w+ rule)\b.* but (?=at output|got|instead)", r"\1 … ", text)
     text = re.sub(r"Blocked\(block_size=(\d+)\)", r"\1", text)
     text = re.sub(r"\bargs\[(\d+)\]", r"input \1 (counted from 0)", text)
-    return f"{type(error).__name__}: {text}"
+    return "\n".join([f"{type(error).__name__}: {text}", *more])

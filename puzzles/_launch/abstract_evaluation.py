@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, copy_parts, scan_counts
-from puzzles._launch.abstract_refs import LOOKS, UNKNOWN, UNNAMED, Buffer, Cells, Ref, place
+from puzzles._launch.abstract_refs import LOOKS, UNKNOWN, Buffer, Cells, Ref, place, scoped_names
 from puzzles._launch.copies import moved
 from puzzles._launch.events import EVENTS, Event, accessed
 from puzzles._launch.log import LEAST, MOST, Access, FalseHint, Log, vector_slots, work
@@ -212,12 +212,9 @@ class AbstractInterpreter(Interpreter):
         jaxpr = equation.params["jaxpr"]
         avals = [v.aval for v in jaxpr.invars]
         self.log.scoped[path] = avals
-        names = jaxpr.debug_info.arg_names or ()
-        names = names if len(names) == len(avals) else [""] * len(avals)
-        named = [name if name and name.isidentifier() else UNNAMED for name in names]
         made = [
             (Cells if place(aval) == "smem" else Buffer).of(name, aval, (*path, n))
-            for n, (name, aval) in enumerate(zip(named, avals, strict=True))
+            for n, (name, aval) in enumerate(zip(scoped_names(jaxpr), avals, strict=True))
         ]
         return self.run(jaxpr, values, made, weight, path)
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 UNKNOWN: Any = object()  # a value that the evaluation does not know
-UNNAMED = "a scoped ref"  # the name of a ref that `run_scoped` allocates for a nameless parameter
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,19 @@ def place(aval: Any) -> str:
     return "hbm" if space == "any" else space
 
 
+def scoped_names(jaxpr: Any) -> list[str]:
+    """The names of what `run_scoped` allocates: parameters, or `VMEM((8, 128), float32)`."""
+    names = jaxpr.debug_info.arg_names or ()
+    names = names if len(names) == len(jaxpr.invars) else [""] * len(jaxpr.invars)
+    pairs = zip(names, (v.aval for v in jaxpr.invars), strict=True)
+    return [name if name and name.isidentifier() else _form(aval) for name, aval in pairs]
+
+
+def _form(aval: Any) -> str:
+    """A buffer without a name, written as the argument of `run_scoped`."""
+    return f"{memory_space(aval).upper()}({tuple(aval.shape)}, {aval.dtype})"
+
+
 def called(ref: Any) -> str:
     """The name of a ref, or "a ref" if it has no name."""
     return getattr(ref, "name", "") or "a ref"
@@ -107,7 +119,6 @@ def at_step(value: Any, ids: Sequence[int]) -> Any:
     return value[tuple(min(i, n - 1) for i, n in zip(ids, value.shape, strict=False))]
 
 
-_INSIDE = np.iinfo(np.int32).max
 LOOKS = 32  # reads of scalars that are kept: executions of an equation, for all steps at once
 
 
@@ -115,18 +126,19 @@ LOOKS = 32  # reads of scalars that are kept: executions of an equation, for all
 class ScalarRead:
     """A read of a scalar: the steps that execute it, and the element in each, in a flat array.
 
-    index: the index that a step reads out of bounds, else `_INSIDE`.
+    index: the index along each axis, by step. outside: the steps that read out of bounds.
     """
 
     ref: Ref
     weight: np.ndarray
     element: np.ndarray
-    index: np.ndarray
+    index: tuple[np.ndarray, ...]
+    outside: np.ndarray
 
     @property
     def stray(self) -> np.ndarray:
         """(per grid step) bool: the step reads outside."""
-        return np.asarray((self.weight > 0) & (self.index != _INSIDE))
+        return np.asarray((self.weight > 0) & self.outside)
 
 
 @dataclass(eq=False)
@@ -194,7 +206,7 @@ class Ref:
         if indices is None or len(indices) != sum(self.visible) or math.prod(shape) != 1:
             return UNKNOWN, None
         asked = iter(indices)
-        place, outside = [], np.array(_INSIDE)
+        place, parts, outside = [], [], np.array(False)
         for size, start, visible in zip(self.contents.shape, self.start, self.visible, strict=True):
             index = next(asked) if visible else 0
             index = getattr(index, "start", index)  # a slice of one element
@@ -203,12 +215,11 @@ class Ref:
             flat = np.reshape(index, np.shape(index)[:rank])
             if flat.dtype.kind == "f":  # the CPU truncates it, Mosaic will refuse it
                 flat = np.nan_to_num(flat, posinf=size, neginf=-1).astype(np.int64)
-            wrong = np.where((flat + start < 0) | (flat + start >= size), flat, _INSIDE)
-            if (wrong != _INSIDE).any():
-                outside = wrong
+            outside = outside | (flat + start < 0) | (flat + start >= size)
+            parts += [flat] * visible
             place.append(np.clip(flat + start, 0, size - 1))
         elements = np.arange(self.contents.size).reshape(self.contents.shape)
-        look = ScalarRead(self, weight, np.asarray(elements[tuple(place)]), outside)
+        look = ScalarRead(self, weight, np.asarray(elements[tuple(place)]), tuple(parts), outside)
         found = np.asarray(self.contents[tuple(place)])
         lead = found.shape if found.ndim == rank else (1,) * rank
         return found.reshape(lead + shape), look

@@ -76,7 +76,8 @@ def _stray_reads(launch: Launch) -> Iterator[Finding]:
         asked = spread(look.stray, launch.grid)
         if asked.any():
             step, name = int(np.argmax(asked)), look.ref.name
-            facts = dict(index=int(spread(look.index, launch.grid)[step]), **_at(launch, step))
+            index = ", ".join(str(int(spread(i, launch.grid)[step])) for i in look.index)
+            facts = dict(index=index, **_at(launch, step))
             yield told("out-of-bounds", "no_such_entry", operand=name, **facts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from puzzles._jax import function_place, user_frame
 from puzzles._rules import fault
 
 _JAX = os.path.join(os.path.dirname(jax.__file__), "_src")
+_ENDS_A_CALL = re.compile(r"[^(\[{]*[)\]}]")
 _PLACES: dict[str, tuple[str, int]] = {}  # file and line number, by the text that `placed` returned
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -73,8 +75,17 @@ def happens(step: Sequence[int] | None, who: str, what: str) -> str:
 
 
 def text_at(file: str, number: int) -> str:
-    """A line of a source file, stripped; "" if it cannot be read."""
-    return linecache.getline(file, number).strip()
+    """A line of a source file, stripped; "" if it cannot be read.
+
+    A line that ends a call of earlier lines, such as `).start()`, comes after the first of them.
+    """
+    line = linecache.getline(file, number)
+    if not (text := line.strip()) or not _ENDS_A_CALL.match(text):
+        return text
+    most = len(line) - len(line.lstrip()) - (text[0] not in ")]}")
+    before = (linecache.getline(file, n) for n in range(number - 1, 0, -1))
+    heads = (one.strip() for one in before if one.strip() and len(one) - len(one.lstrip()) <= most)
+    return f"{head} … {text}" if (head := next(heads, "")) else text
 
 
 def placed(file: str, number: int) -> str:

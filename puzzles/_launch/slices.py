@@ -60,6 +60,18 @@ def overlap(one: Ranges | None, other: Ranges | None) -> bool:
     return all(max(a, c) < min(b, d) for (a, b, _), (c, d, _) in zip(one, other, strict=False))
 
 
+def in_last_tile(ranges: Ranges | None, ref: Any) -> bool:
+    """True if a part begins inside an array and ends within the tiles to which HBM pads it.
+
+    The last two axes have tiles. `emit_pipeline` fetches a last block to the end of its tile.
+    """
+    if ranges is None or len(ranges) != len(ref.shape):
+        return False
+    tiles = (1,) * (len(ranges) - 2) + (32 // np.dtype(ref.dtype).itemsize, 128)[-len(ranges) :]
+    ends = zip(ranges, ref.shape, tiles, strict=True)
+    return all(0 <= a < n and b <= -(-n // tile) * tile for (a, b, _), n, tile in ends)
+
+
 def ranges_shown(ranges: Ranges | None, shape: Sequence[int]) -> str:
     """`[0, 64:128]`; without trailing whole axes, and "" if the ranges are unknown."""
     parts = [str(a) if index else f"{a}:{b}" for a, b, index in ranges or ()]

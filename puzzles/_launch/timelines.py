@@ -12,15 +12,15 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from jax.core import ShapedArray
 
 from puzzles._jax import is_remote, made_by_a_pipeline
-from puzzles._launch.abstract_refs import UNNAMED
 from puzzles._launch.copies import bytes_of
 from puzzles._launch.copies_in_flight import Flight, Flights, Place
 from puzzles._launch.events import Event, Part
 from puzzles._launch.finding import Finding, happens, line_of, text_of, told, when
 from puzzles._launch.launch import Launch
-from puzzles._launch.slices import ranges_of
+from puzzles._launch.slices import in_last_tile, ranges_of
 from puzzles._program import FUEL
 from puzzles._rules import sentence
 
@@ -199,6 +199,9 @@ class _Follower:
     def one(self, event: Event, copied: set[Any]) -> None:
         self.info = event.equation.source_info
         text, parts = text_of(self.info), event.parts(self.ids)
+        avals = [v.aval for v in event.equation.invars] if event.name in _COPIES else []
+        if any(isinstance(aval, ShapedArray) and aval.shape for aval in avals):
+            raise _UnknownError("size_unknown")  # an array of indices
         if event.name == "dma_start":
             if is_remote(event.equation):
                 raise _UnknownError("copied_to_another_device")
@@ -242,9 +245,8 @@ class _Follower:
             ends = dict(source=source, target=target, taken=taken, room=room)
             refused.append((words, dict(who=who, here=here, there=there, **ends)))
         for how, place in (("reads", source), ("writes", target)):
-            if place.beyond:
-                ref = place.buffer
-                piped = made_by_a_pipeline(self.info)
+            ref, piped = place.buffer, made_by_a_pipeline(self.info)
+            if place.beyond and not (piped and in_last_tile(place.ranges, ref)):
                 words = "copy_of_a_pipeline_outside" if piped else "copy_outside"
                 where = dict(operand=ref.name, part=place.in_full, shape=ref.shape)
                 refused.append((words, dict(kind="out-of-bounds", who=who, **where)))
@@ -302,7 +304,7 @@ class _Follower:
         inward = not (_far(target) and not _far(source))
         own, other = (target, source) if inward else (source, target)
         name = own.buffer.name  # a buffer that nobody has named is that of an array
-        slot = Slot(f"buffer of {other.buffer.name}" if name == UNNAMED else name, own)
+        slot = Slot(f"buffer of {other.buffer.name}" if not name.isidentifier() else name, own)
         if slot not in self.slots:
             self.slots.append(slot)
         row, now = self.slots.index(slot), len(self.moments)

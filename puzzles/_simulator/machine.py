@@ -15,7 +15,15 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import JaxprEqn, copy_ends, copy_parts, is_key, is_remote, written_refs
+from puzzles._jax import (
+    JaxprEqn,
+    copy_ends,
+    copy_parts,
+    is_key,
+    is_remote,
+    made_by_a_pipeline,
+    written_refs,
+)
 from puzzles._launch import (
     Flight,
     Flights,
@@ -24,9 +32,11 @@ from puzzles._launch import (
     View,
     accessed,
     happens,
+    in_last_tile,
     line_of,
     ranges_of,
     ranges_shown,
+    scoped_names,
     taken,
     text_of,
     told,
@@ -68,7 +78,8 @@ class Machine(NumpyInterpreter):
         super().__init__(observer)
         self.kernel, self.launch, self.how = call.params["jaxpr"], launch, how
         self.trail = trail
-        self.names = parameter_names(call)
+        self.parameters = parameter_names(call)
+        self.names = [*self.parameters]  # of `buffers`
         mapped = call.params["grid_mapping"].vmapped_dims
         self.axes = [a for a in range(len(launch.grid)) if a not in mapped]
         self.ids: tuple[int, ...] = ()
@@ -104,19 +115,20 @@ class Machine(NumpyInterpreter):
         return [array[tuple(map(slice, out.shape))] for array, out in outputs]
 
     def unwritten(
-        self, shape: Sequence[int], dtype: Any, as_nan: tuple[str, ...] = ("nan",)
+        self, shape: Sequence[int], dtype: Any, as_nan: tuple[str, ...] = ("nan", "garbage")
     ) -> np.ndarray:
-        """Return unwritten memory: NaN, the least integer, False, or a semaphore at zero.
+        """Return unwritten memory: NaN, about the least integer, False, or a semaphore at zero.
 
         as_nan: the values of `Semantics.unwritten` for these contents. For other values, memory
         holds zero, or one for an unsigned integer.
         """
         nan = self.how is None or self.how.unwritten in as_nan
+        odd = self.how is not None and self.how.unwritten != "nan"
         if jnp.issubdtype(dtype, jnp.floating):
             return np.full(shape, np.nan if nan else 0, dtype)
         if jnp.issubdtype(dtype, jnp.integer):
             least = np.iinfo(dtype).min
-            return np.full(shape, least if nan else least == 0, dtype)
+            return np.full(shape, least + (odd and least < 0) if nan else least == 0, dtype)
         if jnp.issubdtype(dtype, jnp.bool_):
             return np.full(shape, not nan)
         if "sem" not in str(dtype):
@@ -129,7 +141,7 @@ class Machine(NumpyInterpreter):
             raise UnsupportedError("the padding of a `pl.Element`")
         blocks = zip(x.shape, *(operand.sizes for operand in operands), strict=True)
         sizes = tuple(max(max(1, -(-n // max(1, b))) * b for b in sizes) for n, *sizes in blocks)
-        whole = self.unwritten(sizes, x.dtype, ("nan", "padding"))
+        whole = self.unwritten(sizes, x.dtype, ("nan", "garbage", "padding"))
         whole[tuple(map(slice, x.shape))] = x
         return whole
 
@@ -162,11 +174,16 @@ class Machine(NumpyInterpreter):
                     held[n] = fresh
                     places[n] = place
             self.ids = self.launch.at(number)
-            self.buffers = [*scalars, *held, *scratch]
+            self.buffers, self.names = [*scalars, *held, *scratch], [*self.parameters]
             self.run(self.kernel, [], self.buffers[:])
         for n in range(len(operands)):
             self.put_back(n, held, places, arrays)
         self.ends()
+        for out, array in zip(self.launch.outputs, arrays[len(self.launch.inputs) :], strict=True):
+            if self.trail is not None and not out.piped:
+                whole = array[tuple(map(slice, out.shape))]
+                seen = Observation(out.name, self.ids, comparable(whole), array=whole)
+                self.trail.carried.append(seen)
 
     def order(self) -> Sequence[int]:
         """Return the numbers of the steps in the order in which they run."""
@@ -224,6 +241,8 @@ class Machine(NumpyInterpreter):
             return taken(ref, transforms)
         except Exception:
             ranges, name = ranges_of(transforms), self.name_of(ref)
+            if made_by_a_pipeline(equation.source_info) and in_last_tile(ranges, ref):
+                raise UnsupportedError("the last block of a pipeline hangs over") from None
             if ranges is not None and len(ranges) == ref.ndim:
                 if any(scalar is ref for scalar in self.buffers[: len(self.launch.scalars)]):
                     words = "scalars_outside"
@@ -246,7 +265,7 @@ class Machine(NumpyInterpreter):
         return address(self.part(equation, ref, transforms, "no_such_semaphore"))
 
     def name_of(self, ref: np.ndarray) -> str | None:
-        """The name of the kernel's parameter `ref`; None for a buffer that the kernel allocates."""
+        """The name of a buffer; None for what a part of a ref was taken as."""
         pairs = zip(self.names, self.buffers, strict=False)
         return next((name for name, buffer in pairs if buffer is ref), None)
 
@@ -332,6 +351,9 @@ class Machine(NumpyInterpreter):
             raise UnsupportedError("a copy between two forms")
         self.touches(equation, "reads", old, *source)
         self.touches(equation, "writes", new, *target)
+        self.note_nan(equation, source[0], old)
+        if self.trail is not None:
+            self.trail.stored.add(self.name_of(target[0]))
         if self.how is None or not self.how.late:
             new[...] = old
         if self.how is not None:
@@ -388,6 +410,7 @@ class Machine(NumpyInterpreter):
         jaxpr = equation.params["jaxpr"]
         buffers = [self.unwritten(v.aval.shape, v.aval.dtype) for v in jaxpr.invars]
         self.buffers += buffers
+        self.names += scoped_names(jaxpr)
         return self.run(jaxpr, values, buffers)
 
 

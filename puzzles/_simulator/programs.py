@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -38,7 +39,8 @@ def run_as(traced: Traced, how: Semantics, fuel: int = FUEL) -> ProgramRun:
     def launch(call: JaxprEqn, values: Values) -> Values:
         trail = RunLog(launch_of(call, values))
         ran.trails.append(trail)
-        machine = Machine(call, trail.launch, how, trail=trail)
+        own = how if how.only in (None, len(ran.trails) - 1) else replace(how, unwritten="zero")
+        machine = Machine(call, trail.launch, own, trail=trail)
         machine.fuel = fuel
         try:
             return machine.results(values)

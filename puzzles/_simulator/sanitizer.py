@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from puzzles._jax import is_remote
-from puzzles._launch import WARNING, Finding, Launch, Traced, told
+from puzzles._launch import WARNING, Finding, Launch, Operand, Traced, told, when
 from puzzles._program import equations, kernel_calls
 from puzzles._rules import sentence
 from puzzles._simulator.devices import on_mesh, run_devices, schedules
@@ -44,17 +44,6 @@ AFTER_THE_FIRST = "what comes after the first error"
 
 # The fields of `Semantics` that a second run changes, and their other values.
 _OTHER: dict[str, Any] = {"backwards": True, "late": False, "unwritten": "zero"}
-_DEPENDS = {
-    "unwritten": "depends_unwritten",
-    "late": "depends_late",
-    "backwards": "depends_backwards",
-}
-_DEPENDS_IN_A_BLOCK = {
-    "unwritten": "depends_in_a_block_unwritten",
-    "late": "depends_in_a_block_late",
-    "backwards": "depends_in_a_block_backwards",
-}
-
 _Run = TypeVar("_Run", bound=ProgramRun)
 
 
@@ -84,7 +73,9 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
     run = partial(run_as, program, fuel=FUEL)
     choices = [name for name in _OTHER if name != "backwards" or any(map(_meet, launches))]
     try:
-        first, finding = differing(run, Semantics(backwards=False, most=most), choices)
+        first, finding = differing(
+            run, Semantics(backwards=False, most=most, unwritten="garbage"), choices
+        )
         if finding is None and most is not None and _hangs_over(launches):
             finding = _edges(run)
             steps += ", and the first two and the last of each axis for what hangs over an edge"
@@ -117,7 +108,7 @@ def _on_devices(traced: Traced, seed: int) -> Sanitized:
     steps, run = f"all steps on {count} devices", partial(run_devices, program)
     try:
         in_order = partial(run, in_order=True)
-        first, finding = differing(in_order, Semantics(), ("late", "unwritten"))
+        first, finding = differing(in_order, Semantics(unwritten="garbage"), ("late", "unwritten"))
         most = count if first.operations * count < FUEL else 1
         for how, slowest in islice(schedules(count), 1, most + 1):
             in_order(how, slowest)
@@ -126,8 +117,6 @@ def _on_devices(traced: Traced, seed: int) -> Sanitized:
     except Exception as error:  # NumPy cannot run the program
         return Sanitized(why_not=cannot(error))
     if finding is not None:
-        launch = first.trails[0].launch
-        finding = replace(finding, launch=launch.name, line=finding.line or launch.line)
         return Sanitized((finding,), steps)
     try:
         for how, slowest in islice(schedules(count), 2):
@@ -153,8 +142,13 @@ def _hangs_over(launches: Sequence[Launch]) -> bool:
     flops = sum(steps * launch.flops / max(1, launch.steps) for steps, launch in runs)
     if flops > _FLOPS or sum(steps for steps, _ in runs) > WHOLE_STEPS:
         return False
-    inputs = (operand for launch in launches for operand in launch.inputs if operand.piped)
-    return any(n % size for x in inputs for n, size in zip(x.shape, x.sizes, strict=True))
+    return any(_over(operand) for launch in launches for operand in launch.inputs)
+
+
+def _over(operand: Operand) -> bool:
+    """True if the last block along an axis hangs over the edge."""
+    pairs = zip(operand.shape, operand.sizes, strict=True)
+    return operand.piped and any(n % size or not n for n, size in pairs if size)
 
 
 def _edges(run: Callable[[Semantics], ProgramRun]) -> Finding | None:
@@ -167,7 +161,7 @@ def _edges(run: Callable[[Semantics], ProgramRun]) -> Finding | None:
         return None
     if agree(with_nan, with_zeros):
         return None
-    return depends("unwritten", difference(with_nan, with_zeros))
+    return depends("padding", with_nan, with_zeros)
 
 
 def refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
@@ -211,10 +205,16 @@ def differing(
         return first, None
     for name in choices:
         other = run(replace(how, **{name: _OTHER[name]}))
-        if not agree(first, other):
-            place = difference(first, other)
-            part = _unwritten_part(first, other) if place is None and name == "unwritten" else None
-            return first, part or depends(name, place)
+        if agree(first, other):
+            continue
+        if name != "unwritten":
+            return first, depends(name, first, other)
+        padded = run(replace(how, unwritten="padding"))
+        if not agree(padded, other):
+            return first, depends("padding", padded, other)
+        one_each = (run(replace(how, only=n)) for n in range(len(first.trails)))
+        culprit = next((one for one in one_each if not agree(one, other)), first)
+        return first, depends(name, culprit, other)
     return first, None
 
 
@@ -232,48 +232,55 @@ def agree(first: ProgramRun, other: ProgramRun) -> bool:
     return all(comparable(a) == comparable(b) for a, b in pairs)
 
 
-def difference(first: ProgramRun, other: ProgramRun) -> tuple[RunLog, Observation] | None:
-    """The first block written back to HBM that differs."""
+def difference(
+    first: ProgramRun, other: ProgramRun
+) -> tuple[RunLog, Observation, Observation] | None:
+    """The first block or output that differs in HBM: its launch, and its contents in both runs."""
     for trail, second in zip(first.trails, other.trails, strict=False):
-        blocks = {(b.operand, b.step): b.what for b in second.carried}
+        blocks = {(b.operand, b.step): b for b in second.carried}
         for block in trail.carried:
-            if blocks.get((block.operand, block.step), block.what) != block.what:
-                return trail, block
+            if block != blocks.get((block.operand, block.step), block):
+                return trail, block, blocks[block.operand, block.step]
     return None
 
 
-def _unwritten_part(first: ProgramRun, other: ProgramRun) -> Finding | None:
-    """The finding about an output in HBM of which a launch writes a part; None if there is none."""
-    launch = first.trails[0].launch if len(first.trails) == 1 else None
-    if launch is None or len(launch.outputs) != len(first.results):
-        return None
-    for out, one, two in zip(launch.outputs, first.results, other.results, strict=True):
-        if one.ndim and comparable(one) != comparable(two):
-            rows = [n for n, (a, b) in enumerate(zip(one, two, strict=True)) if (a != b).any()]
-            shown = ", ".join(map(str, rows[:8])) + ", …" * (len(rows) > 8)
-            facts = dict(operand=out.name, rows=shown, count=len(rows), total=len(one))
-            where = dict(launch=launch.name, line=launch.line)
-            return told("uninitialised", "part_of_an_output", **where, **facts)
-    return None
+def depends(choice: str, first: ProgramRun, other: ProgramRun) -> Finding:
+    """The finding that results depend on `choice`: "padding", or a field of `Semantics`."""
+    kind = {"backwards": "parallel", "late": "hazard"}.get(choice, "uninitialised")
+    trail, seen, second = difference(first, other) or _any_result(first)
+    launch, after = trail.launch, f" after grid step {seen.step}" if seen.step else ""
+    what = sentence("block_copied_out", name=seen.operand, after=after)
+    facts: dict[str, Any] = dict(launch=launch.name, line=launch.line, operand=seen.operand)
+    facts |= dict(step=seen.step, what=what if seen.array is None else f"`{seen.operand}`")
+    reads, over = trail.nans, {x.name: x.shape for x in launch.inputs if _over(x)}
+    if choice == "padding" and over:
+        read = next((read for read in reads if read.operand in over), None)
+        facts |= dict(operand=next(iter(over))) if read is None else _place(read)
+        shape, at = over[facts["operand"]], when(facts["step"])
+        return told(kind, "depends_on_padding", when=at, shape=shape, **facts)
+    inputs = {x.name for x in launch.inputs} - {*launch.around.empty}
+    reads = sorted((r for r in reads if r.operand not in inputs), key=lambda read: read.begun)
+    if choice == "unwritten" and reads:
+        also = " and ".join(f"`{one.operand}`" for one in reads[1:] if not one.begun)
+        facts["others"] = sentence("so_it_is_with_others", names=also) if also else ""
+        facts["how"] = sentence("read_before_all" if reads[0].begun else "read_before_any")
+        facts |= _place(reads[0]) | dict(when=when(reads[0].step))
+        return told(kind, "depends_on_what_is_read", **facts)
+    if choice == "unwritten" and seen.array is not None and seen.array.ndim:
+        pairs = [map(comparable, x.array) for x in (seen, second) if x.array is not None]
+        rows = [n for n, (a, b) in enumerate(zip(*pairs, strict=True)) if a != b]
+        shown = ", ".join(map(str, rows[:8])) + ", …" * (len(rows) > 8)
+        facts |= dict(rows=shown, count=len(rows), total=len(seen.array), step=None)
+        return told(kind, "part_of_an_output", **facts)
+    words = {"backwards": "depends_backwards", "late": "depends_late"}
+    return told(kind, words.get(choice, "depends_unwritten"), **facts)
 
 
-def depends(choice: str, place: tuple[RunLog, Observation] | None) -> Finding:
-    """Return the finding that results depend on `choice`, a field of `Semantics`."""
-    kind = {"backwards": "parallel", "late": "hazard", "unwritten": "uninitialised"}[choice]
-    if place is None:
-        return told(kind, _DEPENDS[choice])
-    trail, carried = place
-    facts: dict[str, Any] = dict(launch=trail.launch.name)
-    facts |= dict(operand=carried.operand, step=carried.step)
-    inputs = {x.name for x in trail.launch.inputs} - {*trail.launch.around.empty}
-    reads = [read for read in trail.nans if read.operand not in inputs] or trail.nans
-    if choice != "unwritten" or not reads:
-        return told(kind, _DEPENDS_IN_A_BLOCK[choice], **facts)
-    read, after = reads[0], dict(carried=carried.operand, after=carried.step)
-    name = f"`{read.operand}`" if read.operand else "a scoped buffer"
-    if read.operand in inputs:
-        name = f"padding beyond the edge of {name}"
-    also = [f"`{later.operand}`" for later in reads[1:] if later.operand and not later.begun]
-    others = sentence("so_it_is_with_others", names=" and ".join(also)) if also else ""
-    facts |= dict(operand=read.operand, step=read.step, line=read.what, name=name, others=others)
-    return told(kind, "depends_on_what_is_read", **facts, **after)
+def _place(read: Observation) -> dict[str, Any]:
+    return dict(operand=read.operand, step=read.step, line=read.what)
+
+
+def _any_result(run: ProgramRun) -> tuple[RunLog, Observation, Observation]:
+    """The last block or output of a run whose results differ outside its launches."""
+    trail = run.trails[-1]
+    return trail, trail.carried[-1], trail.carried[-1]

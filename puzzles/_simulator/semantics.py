@@ -28,14 +28,17 @@ class Semantics:
     """The choices of one run among those that a TPU leaves open.
 
     late: a copy by hand lands at its wait, not at its start. backwards: parallel axes run in
-    reverse. unwritten: the first contents of memory: "nan", "zero", or "padding" (NaN only beyond
-    the edges of inputs). most: steps after which a launch is cut off; None for no limit. edges: run
-    only the first two steps and the last step of each axis.
+    reverse. unwritten: the first contents of memory: "nan"; "zero"; "garbage", NaN and integers
+    whose sum is never zero; "padding", garbage beyond the edges of inputs only. only: the number of
+    the launch that `unwritten` is about, the others find zeros; None for all. most: steps after
+    which a launch is cut off; None for no limit. edges: run only the first two steps and the last
+    step of each axis.
     """
 
     late: bool = True
     backwards: bool = True
     unwritten: str = "nan"
+    only: int | None = None
     most: int | None = None
     edges: bool = False
 
@@ -44,13 +47,15 @@ class Semantics:
 class Observation:
     """A ref at a grid step: `what` is a hash of its contents, or the line that read them.
 
-    begun: True if the kernel had stored something in the ref that is read.
+    begun: True if the kernel had stored something in the ref that is read. array: a whole output
+    that has no blocks, at the end.
     """
 
     operand: str | None
     step: tuple[int, ...]
     what: Any
     begun: bool = False
+    array: np.ndarray | None = field(default=None, compare=False)
 
 
 @dataclass

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import numpy as np
 
 from puzzles._jax import JaxprEqn
-from puzzles._launch import ERROR, Finding, Launch, Traced, copied, faults, memory_space, told
+from puzzles._launch import (
+    ERROR,
+    Finding,
+    Launch,
+    Traced,
+    copied,
+    faults,
+    line_of,
+    memory_space,
+    told,
+)
 from puzzles._program import (
     BudgetError,
     UnreadableError,
@@ -122,7 +133,8 @@ def _indexed_hbm(equation: JaxprEqn) -> Finding | None:
                 name = names.get(ref)
                 loads = access.primitive.name in ("get", "masked_load")
                 words = "loaded_from_hbm" if loads else "stored_to_hbm"
-                where = dict(launch=launch_name(equation), operand=name)
+                where: dict[str, Any] = dict(launch=launch_name(equation), operand=name)
+                where["line"] = line_of(access.source_info)
                 which = f"`{name}`" if name else "A ref in HBM"
                 return told("lowering", words, which=which, **where)
     return None

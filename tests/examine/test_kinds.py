@@ -159,7 +159,7 @@ def test_what_hangs_over_an_edge_of_a_mask_is_no_zero(dtype: type) -> None:
         o_ref[...] = jnp.zeros(o_ref.shape) + jnp.sum(jnp.where(mask_ref[...] == 0, 0.0, 1.0))
 
     fn = call(kernel, TILE, (1,), [pl.BlockSpec((16, 128), lambda i: (i, 0))], FIRST)
-    assert told(examine(fn, jnp.zeros((12, 128), dtype))) == [("uninitialised", "o_ref", (0,))]
+    assert told(examine(fn, jnp.zeros((12, 128), dtype))) == [("uninitialised", "mask_ref", (0,))]
 
 
 @sample.in_turn

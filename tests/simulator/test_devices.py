@@ -78,7 +78,7 @@ WRONG = {
     "waits for two": ("hazard", "(for 2 on the barrier semaphore, which is at 1)"),
     "no such device": ("out-of-bounds", "copies to device 4, and there are 4, numbered from 0"),
     "signals nobody": ("out-of-bounds", "Device 0 signals device -1, and there are 4"),
-    "sends what nobody wrote": ("uninitialised", "depends on memory that nothing wrote"),
+    "sends what nobody wrote": ("uninitialised", "hold garbage, from memory that nothing wrote"),
     "uses it early": (
         "hazard",
         "reads `buffer` (",
