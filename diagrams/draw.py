@@ -551,6 +551,23 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
         ],
         "Each group has one output block, and sums over its tiles",
     ),
+    "grouped_matmul/block_scaled_grouped_matmul": strip(
+        "block_scaled_grouped_matmul",
+        [
+            _array(128, 256),
+            _array(3, 256, 128, dtype=jnp.int8),
+            _array(3, 2, 1, 128),
+            jnp.array([64, 0, 64], jnp.int32),
+        ],
+        0,
+        [
+            "Group 0, the first 128 terms.",
+            "The others, with theirs. Stored.",
+            "Group 2: its weights, its scales.",
+            "Its sum is complete: stored.",
+        ],
+        "With every block of K come its scales",
+    ),
     "grouped_matmul/permuted_matmul": strip(
         "permuted_matmul",
         [_array(3, 64, 128), _array(3, 128, 256), jnp.array([2, 0, 1], jnp.int32)],

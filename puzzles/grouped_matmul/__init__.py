@@ -23,6 +23,7 @@ PUZZLES = (
     "fused_gate_up",
     "local_experts",
     "quantized_grouped_matmul",
+    "block_scaled_grouped_matmul",
 )
 MAIN_ROAD = (
     "permuted_matmul",

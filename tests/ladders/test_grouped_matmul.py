@@ -23,7 +23,7 @@ from launched import one as launched
 
 from puzzles import Launch, find, trace
 from puzzles._launch import faults
-from puzzles.grouped_matmul import fused_gate_up
+from puzzles.grouped_matmul import block_scaled_grouped_matmul, fused_gate_up
 from puzzles.grouped_matmul.tile_metadata import tile_metadata
 
 TILING = {  # of the reference solutions, as Megablox orders them: rows, summed axis, columns
@@ -34,6 +34,7 @@ TILING = {  # of the reference solutions, as Megablox orders them: rows, summed 
     "local_experts": (64, 128, 128),
     "fused_gate_up": (64, 128, 128),
     "quantized_grouped_matmul": (64, 128, 128),
+    "block_scaled_grouped_matmul": (64, 128, 128),
 }
 WIDTHS = {"launch_grouped_matmul": (200, 320), "grouped_outer": (128, 256)}
 # Group sizes for each puzzle and dtype.
@@ -145,10 +146,12 @@ def exam_of(name: str, dtype, first: int | None) -> Exam:
             return jax.nn.silu(ragged(lhs, rhs, groups)) * ragged(lhs, up, groups)
 
         return Exam([lhs, rhs, up], [lhs, rhs], gated, tiles, dots=2, others=True)
-    if name == "quantized_grouped_matmul":
+    if name in ("quantized_grouped_matmul", "block_scaled_grouped_matmul"):
         integers = jnp.asarray(r.integers(-127, 128, (E, K, N)), jnp.int8)
-        scales = jnp.asarray(r.uniform(0.001, 0.02, (E, 1, N)), jnp.float32)
-        meant = integers.astype(jnp.float32) * scales
+        blocks = () if name == "quantized_grouped_matmul" else (K // 128,)
+        scales = jnp.asarray(r.uniform(0.001, 0.02, (E, *blocks, 1, N)), jnp.float32)
+        each = jnp.repeat(scales[:, :, 0], 128, axis=1) if blocks else scales
+        meant = integers.astype(jnp.float32) * each
         wanted = functools.partial(ragged, lhs.astype(jnp.float32), meant)
         return Exam([lhs, integers, scales], [lhs, meant.astype(dtype)], wanted, tiles, others=True)
     return Exam([lhs, rhs], [lhs, rhs], functools.partial(ragged, lhs, rhs), tiles)
@@ -261,3 +264,30 @@ def test_gate_and_up_in_one_launch_train(dims):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * np.sqrt(np.mean(b**2)))
     assert not np.any(got[0][int(sizes.sum()) :])
     assert len(trace(gradients(fused_gate_up.gated), lhs, w_gate, w_up)) == 7
+
+
+@sample.in_turn
+@pytest.mark.parametrize(
+    ("K", "N", "dtype"),
+    sample.some([(128, 256, "float32"), (2048, 512, "bfloat16"), (3072, 640, "bfloat16")], 2),
+)
+def test_blocks_with_scales_agree_with_jax_and_with_float64(K, N, dtype):
+    """`jax.nn.scaled_matmul` gets the rows of one group, with scales of 1."""
+    lhs, integers, scales, sizes = block_scaled_grouped_matmul.make_inputs(
+        jax.random.key(0), M=128, K=K, N=N, sizes=(50, 0, 61, 3), dtype=dtype
+    )
+    got = np.float32(find("block_scaled_grouped_matmul").solution(lhs, integers, scales, sizes))
+    ends = np.cumsum(sizes)
+    for e, (start, end) in enumerate(zip(ends - sizes, ends, strict=True)):
+        if start == end:
+            continue
+        rows, weights = np.float64(lhs[start:end]), np.float64(integers[e])
+        exact = rows @ (weights * np.repeat(np.float64(scales[e, :, 0]), 128, axis=0))
+        ones = np.ones((end - start, K // 128))
+        operands = (jnp.float32(x)[None] for x in (rows, weights.T, ones, scales[e, :, 0].T))
+        theirs = jax.nn.scaled_matmul(*operands)[0]
+        size = np.sqrt(np.mean(exact**2))
+        np.testing.assert_allclose(theirs, exact, rtol=1e-6, atol=4e-6 * size)
+        rounding = 2.0**-8 if dtype == "bfloat16" else 1e-6  # of 8 bits
+        np.testing.assert_allclose(got[start:end], exact, rtol=rounding, atol=4e-6 * size)
+    assert not got[ends[-1] :].any()

@@ -33,6 +33,7 @@ PUZZLES = (  # those with tiles that fit the layer
     "quantized_grouped_matmul",
 )
 PRODUCTS = (*PUZZLES, "launch_grouped_matmul")
+BLOCKS = "block_scaled_grouped_matmul"  # its K is a multiple of 128
 BUFFERS = 12 * 2**20  # of 16 MiB on the smallest chips: the rest is for what a body holds itself
 ENDS = jnp.array([50, 90])  # of groups, or sizes of them
 
@@ -45,6 +46,7 @@ def shapes(name: str, M: int, K: int, N: int, E: int, dtype: Any = jnp.float32) 
         "grouped_outer": [lhs, S((M, N), dtype)],
         "fused_gate_up": [lhs, weights, weights],
         "quantized_grouped_matmul": [lhs, S((E, K, N), jnp.int8), S((E, 1, N), jnp.float32)],
+        BLOCKS: [lhs, S((E, K, N), jnp.int8), S((E, K // 128, 1, N), jnp.float32)],
     }.get(name, [lhs, weights])
 
 
@@ -219,7 +221,10 @@ TOLD = [
     ("grouped_outer", [S((128, 256), jnp.float32), S((192, 128), jnp.float32)],
      "lhs has 128 rows, and rhs 192"),
     *((name, other(name, **dims), "2 groups and K=256 do not fit")
-      for name in WEIGHTED for dims in (dict(K=384), dict(E=3))),
+      for name in (*WEIGHTED, BLOCKS) for dims in (dict(K=384), dict(E=3))),
+    *((BLOCKS, [S((128, K), jnp.float32), S((2, K, 128), jnp.int8), S(shape, jnp.float32)],
+       rf"scales of shape .*: one for each column and each 128 terms of K={K}")
+      for K, shape in ((256, (2, 1, 1, 128)), (256, (2, 2, 128)), (192, (2, 1, 1, 128)))),
     *((SCALED, [*other(SCALED)[:2], S(shape, jnp.float32)],
        r"scales of shape .*: one a column, \(2, 1, 128\), as jnp.broadcast_to makes them")
       for shape in ((2, 1, 1), (2, 128), (1, 1, 128))),
@@ -251,8 +256,10 @@ def test_tiles_of_wide_layers_fit_every_chip(K: int, N: int, dtype: str) -> None
     M, dtype = 8192, jnp.dtype({"f32": jnp.float32, "bf16": jnp.bfloat16}[dtype])
     _, bk, bn = grouped_matmul.tiles(M, K, N, dtype)
     assert K % bk == 0
+    assert K % 128 or bk % 128 == 0
     needed = []
-    for name in ("grouped_matmul", "grouped_outer", "fused_gate_up", "quantized_grouped_matmul"):
+    names = ["grouped_matmul", "grouped_outer", "fused_gate_up", "quantized_grouped_matmul"]
+    for name in (*([BLOCKS] if K % 128 == 0 else []), *names):
         args = shapes(name, M, K, N, 3, dtype)
         (launch,) = trace(find(name).solution, *args, jnp.array([5000, 0, 3000]))
         needed.append(launch.vmem_bytes)

@@ -65,7 +65,7 @@ def test_the_cell_about_several_devices_runs_on_any_number_of_them(devices: int)
 @pytest.mark.parametrize("devices", sample.some([1, 2, 4]))
 def test_the_layer_in_which_all_meet_equals_a_dense_mixture(devices: int) -> None:
     """The cell asserts it. It runs what a learner wrote where that passed its check."""
-    code = cell_of("quantized_grouped_matmul", "jax.shard_map")
+    code = cell_of("block_scaled_grouped_matmul", "jax.shard_map")
     first = SETUP_FIRST.replace('devices", 4', f'devices", {devices}')
     mine = "check(find('local_experts').solution)"
     wrong = "def fused_gate_up(lhs, w_gate, w_up, sizes):\n    return 0 * lhs @ w_gate[0]\n"
