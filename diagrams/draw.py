@@ -494,6 +494,19 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "one array: each page comes once",
         ),
     ),
+    "pipelines/append_to_pages": copied(
+        "New rows leave while the next page is summed",
+        (
+            "append_to_pages",
+            [
+                _array(8, 4, 8, 128),
+                _array(1, 2, 8, 128),
+                jnp.array([7], jnp.int32),
+                jnp.array([[3, 1, 4]], jnp.int32),
+            ],
+            "7 rows and 2 new ones, in pages of 4: row 7 goes to page 1, row 8 to page 4",
+        ),
+    ),
     "collectives/right_permute": lanes(
         "right_permute",
         [_array(4, 1024, 256)],

@@ -147,8 +147,8 @@ def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
 
 
 def _in_one_buffer(launches: Sequence[Launch]) -> list[str]:
-    """The inputs of several blocks that have a single buffer."""
-    inputs = (operand for launch in launches for operand in launch.inputs)
+    """The inputs whose blocks the launch fetches into a single buffer."""
+    inputs = (operand for launch in launches for operand in launch.inputs if operand.piped)
     return [operand.name for operand in inputs if operand.buffers == 1 < operand.transfers]
 
 

@@ -1,4 +1,4 @@
-"""From one copy by hand to paged attention, and to two cores: twenty-one puzzles."""
+"""From one copy by hand to paged attention, and to two cores: twenty-two puzzles."""
 
 from puzzles import kernels_on_old_jax
 
@@ -26,6 +26,7 @@ PUZZLES = (
     "paged_attention_dma",
     "paged_grouped_attention",
     "latent_attention",
+    "append_to_pages",
     "gapless_attention",
     "scale_rows",
     "kernel_add",

@@ -1,4 +1,4 @@
-"""Puzzle 20: two cores, divided by hand."""
+"""Puzzle 21: two cores, divided by hand."""
 
 import jax
 import jax.numpy as jnp

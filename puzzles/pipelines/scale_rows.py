@@ -1,4 +1,4 @@
-"""Puzzle 17: the other entry point, `pl.kernel`."""
+"""Puzzle 18: the other entry point, `pl.kernel`."""
 
 import jax
 import jax.numpy as jnp

@@ -59,6 +59,13 @@ def test_one_buffer_is_remarked_on() -> None:
     assert verdict.passed
     assert "`x_ref` has one buffer" in str(verdict)
     assert "one buffer" not in str(judge(ROW_SUM, ROW_SUM.solution))
+    fetches_from_the_input = judged(
+        "append_to_pages",
+        ("_, pages_ref", "old, pages_ref"),
+        ("source = pages_ref", "source = old"),
+    )
+    assert fetches_from_the_input.passed
+    assert "one buffer" not in str(fetches_from_the_input)
 
 
 @pytest.mark.parametrize("observed", [False, True])

@@ -25,12 +25,13 @@ from jax.experimental.pallas.ops.tpu.paged_attention import util
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention.kernel import (
     ref_ragged_paged_attention as ragged,
 )
-from launched import interpreted, simulated
+from launched import interpreted, simulated, traced
 
 from puzzles import find, trace
 from puzzles._launch import faults, trace_call
+from puzzles._program import by_jax
 from puzzles._puzzle import load
-from puzzles._simulator import foreseen
+from puzzles._simulator import foreseen, simulate
 from puzzles.pipelines._paged import drawn, pages_needed
 
 PAGE = 16
@@ -172,6 +173,40 @@ def test_a_page_of_latents_is_fetched_once_for_keys_and_values(shape):
     assert sum(copy.times for copy in launch.copies) == pages_needed(where[0], PAGE)
     assert launch.exact
     assert not faults(launch)
+
+
+def appended(pages, new, lengths, table):
+    """One row after another, in float64; the sums are of each sequence's rows, old and new."""
+    pages, new = (np.asarray(x, np.float64).copy() for x in (pages, new))
+    sums = np.zeros(new[:, 0].shape)
+    for b, length in enumerate(np.asarray(lengths)):
+        for at in range(length + new.shape[1]):
+            row = pages[table[b, at // PAGE], at % PAGE]
+            if at >= length:
+                row[...] = new[b, at - length]
+            sums[b] += row
+    return pages, sums
+
+
+APPENDED = list(itertools.product((1, PAGE, 2 * PAGE + 3), ("float32", "bfloat16"), (np.nan, 1.0)))
+
+
+@pytest.mark.graduate
+@pytest.mark.parametrize(("T", "dtype", "garbage"), sample.some(APPENDED))
+def test_new_rows_are_in_their_pages_and_in_the_sums(T, dtype, garbage):
+    """Under `interpret=True` and in the TPU simulator; each page is fetched once."""
+    puzzle, lengths = find("append_to_pages"), (0, PAGE - 1, PAGE, 3 * PAGE + 5)
+    shapes = dict(T=T, page=PAGE, P=40, pages=7, R=16, H=128, dtype=dtype, garbage=garbage)
+    args = puzzle.drawn(dict(lengths=lengths, **shapes), 0, 0)
+    limit = {"float32": 2e-5, "bfloat16": 1e-2}[dtype]
+    made = traced(puzzle.solution, *args)
+    for results in (by_jax(made.jaxpr, made.leaves), simulate(made)):
+        for got, want in zip(results, appended(*args), strict=True):
+            np.testing.assert_allclose(np.asarray(got, np.float64), want, limit, limit)
+    (launch,) = trace(puzzle.solution, *args)
+    times = {"slots": T * len(lengths), "pages_ref": pages_needed(args[2] + T, PAGE)}
+    for source, count in times.items():
+        assert sum(copy.times for copy in launch.copies if copy.source == source) == count
 
 
 @sample.in_turn
