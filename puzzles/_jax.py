@@ -260,10 +260,10 @@ def call_at_fault(error: BaseException) -> tuple[Any, int]:
 
 def bind_params(equation: JaxprEqn) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """(functions, parameters) to bind an equation's primitive with."""
-    given: Any = equation.primitive.get_bind_params(equation.params)
-    if isinstance(given, tuple):  # 0.7; later the functions are among the parameters
-        return tuple(given[0]), given[1]
-    return (), given
+    params: Any = equation.primitive.get_bind_params(equation.params)
+    if isinstance(params, tuple):  # 0.7; later the functions are among the parameters
+        return tuple(params[0]), params[1]
+    return (), params
 
 
 def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
@@ -309,10 +309,10 @@ def compiler_param(params: Any, key: str) -> Any:
 
 def params_at_fault(error: BaseException) -> str | None:
     """`unknown_params` of the `pallas_call` that raised: 0.7 asserts, and says nothing."""
-    found = None
+    name = None
     for frame, _ in walk_tb(error.__traceback__):
-        found = unknown_params(frame.f_locals.get("compiler_params")) or found
-    return found
+        name = unknown_params(frame.f_locals.get("compiler_params")) or name
+    return name
 
 
 def unknown_params(params: Any) -> str | None:
@@ -349,10 +349,10 @@ def is_remote(equation: JaxprEqn) -> bool:
 
 def written_refs(jaxpr: Jaxpr) -> frozenset[int]:
     """Positions of those of a kernel's parameters that it writes into."""
-    found = (one for one in jaxpr.effects if isinstance(one, WriteEffect | AccumEffect))
+    writes = (effect for effect in jaxpr.effects if isinstance(effect, WriteEffect | AccumEffect))
     # JAX 0.7 has the position; newer versions have the variable
-    places = ((getattr(one, "input_index", None), one) for one in found)
-    return frozenset(jaxpr.invars.index(one.input) if n is None else n for n, one in places)
+    places = ((getattr(effect, "input_index", None), effect) for effect in writes)
+    return frozenset(jaxpr.invars.index(effect.input) if n is None else n for n, effect in places)
 
 
 def abstract_device(**wanted: Any) -> Any:
@@ -361,8 +361,8 @@ def abstract_device(**wanted: Any) -> Any:
         from jax._src.mesh import AbstractDevice
     except ImportError:
         return None
-    known = inspect.signature(AbstractDevice).parameters  # `platform` came after 0.7
-    return AbstractDevice(**{name: wanted[name] for name in wanted if name in known})
+    parameters = inspect.signature(AbstractDevice).parameters  # `platform` came after 0.7
+    return AbstractDevice(**{name: wanted[name] for name in wanted if name in parameters})
 
 
 def answers_about_tpus() -> Iterator[tuple[Any, str]]:

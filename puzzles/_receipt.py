@@ -30,17 +30,17 @@ def amount(count: float) -> str:
     return amounts(count, count)[0]
 
 
-def amounts(one: float, other: float) -> tuple[str, str]:
+def amounts(first: float, second: float) -> tuple[str, str]:
     """Two numbers of bytes in one unit, or in bytes if both would read alike."""
-    low, high = sorted((one, other))
+    low, high = sorted((first, second))
     power = next((n for n in range(4) if (low or high) < 1024 ** (n + 1)), 4)
     while high >= 10_000 * 1024**power and power + 1 < len(_UNITS):
         power += 1
-    mine, theirs = (
-        f"{_three(x / 1024**power)} {_UNITS[power]}" if x else "0 B" for x in (one, other)
+    left, right = (
+        f"{_three(x / 1024**power)} {_UNITS[power]}" if x else "0 B" for x in (first, second)
     )
-    alike = mine == theirs and one != other
-    return (f"{one:,.0f} B", f"{other:,.0f} B") if alike else (mine, theirs)
+    alike = left == right and first != second
+    return (f"{first:,.0f} B", f"{second:,.0f} B") if alike else (left, right)
 
 
 def _three(x: float) -> str:
@@ -89,7 +89,7 @@ def receipt_text(
     limits: list the limits of the model. refused: why no TPU runs it, if none does.
     """
     head = f"receipt for {title}" if title else "receipt"
-    body = _one if len(launches) == 1 else _table
+    body = _single if len(launches) == 1 else _table
     parts = [head, *(f"TPU    does not compile: {why}" for why in refused)]
     parts.append(body(launches, CHIPS[chip]))
     if limits:
@@ -128,7 +128,7 @@ def figures(launches: Sequence[Launch], chip: Chip) -> dict[str, str]:
     }
 
 
-def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
+def _single(launches: tuple[Launch, ...], chip: Chip) -> str:
     (launch,) = launches
     once = (replace(launch, times=1),)
     often = "" if launch.times == 1 else f", {_times(launch)}: the rest is for one of them"
@@ -264,43 +264,43 @@ def causes_words(launches: Sequence[Launch], chip: Chip) -> str:
 
 def _data(launch: Launch) -> str:
     """Which counts depend on data, and how they are made all the same."""
-    found = []
+    notes = []
     if count := launch.unknown_branches:
-        found.append(
+        notes.append(
             f"{count} branch{'es' * (count > 1)} on data or in too long a loop, counted as taken"
         )
     if count := launch.unknown_loops:
-        found.append(f"{plural(count, 'loop')} of unknown length, counted once")
+        notes.append(f"{plural(count, 'loop')} of unknown length, counted once")
     if count := sum(not copy.exact for copy in launch.copies):
-        found.append(f"{count} cop{'ies' if count > 1 else 'y'} of unknown size, counted whole")
-    return "; ".join(found)
+        notes.append(f"{count} cop{'ies' if count > 1 else 'y'} of unknown size, counted whole")
+    return "; ".join(notes)
 
 
 def _before(launch: Launch) -> str:
     """What XLA does for aliased outputs before the launch; no launch counts it."""
-    made = [
-        sentence(_XLA[one.how], size=amount(one.bytes), name=one.output)
-        for one in launch.around.made
+    arrays = [
+        sentence(_XLA[array.how], size=amount(array.bytes), name=array.output)
+        for array in launch.around.made
     ]
-    return f"{'; '.join(made)}: not counted above" if made else ""
+    return f"{'; '.join(arrays)}: not counted above" if arrays else ""
 
 
 def stored(launches: Sequence[Launch]) -> str:
     """Arrays whose rows are padded to much more than they hold, each told once."""
-    told: dict[str, None] = {}
-    for operand in (o for one in launches for o in one.inputs + one.outputs):
+    lines: dict[str, None] = {}
+    for operand in (o for launch in launches for o in launch.inputs + launch.outputs):
         if len(operand.shape) < 2 or operand.space == "smem":
             continue
         rows, lanes = math.prod(operand.shape[:-1]), operand.shape[-1]
         padded = -(-lanes // 128) * 128
         if padded >= _PADDED * lanes > 0:
             size = amount(rows * padded * itemsize(operand.dtype))
-            told[f"{operand.name} {operand.shape} takes {size} of HBM"] = None
-    found = list(told)
-    if not found:
+            lines[f"{operand.name} {operand.shape} takes {size} of HBM"] = None
+    arrays = list(lines)
+    if not arrays:
         return ""
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"{', '.join(found[:3])}{more}: padded to 128 columns, which is not counted above"
+    more = f" and {len(arrays) - 3} more" if len(arrays) > 3 else ""
+    return f"{', '.join(arrays[:3])}{more}: padded to 128 columns, which is not counted above"
 
 
 def _vmem(launch: Launch, chip: Chip) -> str:
@@ -334,21 +334,21 @@ def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
     """A row for each launch, without the columns in which none has anything."""
     names = ("grid", "steps", "read", "written", "VMEM", "SMEM", "FLOPs", "per byte", "time")
     rows = [("", *names)]
-    for number, one in enumerate(launches, 1):
-        often = "" if one.times == 1 else f", {_times(one)}"
+    for number, launch in enumerate(launches, 1):
+        often = "" if launch.times == 1 else f", {_times(launch)}"
         rows.append(
             (
-                f"{number} {one.name}{often}",
-                str(one.grid),
-                f"{one.all_steps:,}",
-                bounded(one, "hbm_bytes_read", amount),
-                bounded(one, "hbm_bytes_written", amount),
-                f"{amount(one.vmem_bytes)} of {amount(budget(one, chip))}"
-                + _fitting(one, chip).partition(".")[0],
-                _smem(one, chip),
-                bounded(one, "flops", scaled),
-                f"{one.intensity:.3g}" if one.dots and _comparable(one) else "",
-                figures((one,), chip)["time"],
+                f"{number} {launch.name}{often}",
+                str(launch.grid),
+                f"{launch.all_steps:,}",
+                bounded(launch, "hbm_bytes_read", amount),
+                bounded(launch, "hbm_bytes_written", amount),
+                f"{amount(launch.vmem_bytes)} of {amount(budget(launch, chip))}"
+                + _fitting(launch, chip).partition(".")[0],
+                _smem(launch, chip),
+                bounded(launch, "flops", scaled),
+                f"{launch.intensity:.3g}" if launch.dots and _comparable(launch) else "",
+                figures((launch,), chip)["time"],
             )
         )
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]

@@ -135,8 +135,14 @@ class AbstractInterpreter(Interpreter):
         self, values: Sequence[Any], weight: np.ndarray, writes: bool, whole: bool = False
     ) -> None:
         """The kernel's parameters among `values` are read or written."""
-        parameters = (one for one in values if isinstance(one, Buffer | Ref) and not one.path)
-        self.log.touches += [Access(one.name, writes, weight, whole) for one in parameters]
+        parameters = (
+            parameter
+            for parameter in values
+            if isinstance(parameter, Buffer | Ref) and not parameter.path
+        )
+        self.log.touches += [
+            Access(parameter.name, writes, weight, whole) for parameter in parameters
+        ]
 
     def worth(self, equation: JaxprEqn, values: list[Any]) -> bool:
         """Whether a result can be known and may decide something: small, and without effects."""
@@ -150,7 +156,7 @@ class AbstractInterpreter(Interpreter):
     def times(self, weight: np.ndarray) -> np.ndarray:
         """How often all steps together come by, as a pair (most, least) of Python's integers."""
         alike = math.prod(self.grid) // max(1, weight[MOST].size)
-        return np.array([int(one.sum()) * alike for one in weight], object)
+        return np.array([int(count.sum()) * alike for count in weight], object)
 
     def count(
         self, equation: JaxprEqn, operations: int, lanes: int, weight: np.ndarray, path: tuple
@@ -212,11 +218,11 @@ class AbstractInterpreter(Interpreter):
         jaxpr = equation.params["jaxpr"]
         avals = [v.aval for v in jaxpr.invars]
         self.log.scoped[path] = avals
-        made = [
+        buffers = [
             (Cells if place(aval) == "smem" else Buffer).of(name, aval, (*path, n))
             for n, (name, aval) in enumerate(zip(scoped_names(jaxpr), avals, strict=True))
         ]
-        return self.run(jaxpr, values, made, weight, path)
+        return self.run(jaxpr, values, buffers, weight, path)
 
     def _dma_start(
         self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path
@@ -226,8 +232,8 @@ class AbstractInterpreter(Interpreter):
             sizes.add(move.bytes_each)
             here = np.where(steps, weight, 0) * (1 if move.exact else self.in_doubt)
             copies, key = self.log.copies, (path, move)
-            within, before = copies.get(key) or (tuple(self.within), 0)
-            copies[key] = (within, before + here)
+            around, before = copies.get(key) or (tuple(self.within), 0)
+            copies[key] = (around, before + here)
         (source, _), (target, _), _ = parts
         if any(sizes):
             self.touch([source], weight, False)
@@ -251,26 +257,26 @@ class AbstractInterpreter(Interpreter):
             self.touch([ref], weight, False)
         if isinstance(ref, Cells) and mask is None and math.prod(shape) == 1:
             value = ref.load(transforms)  # over the grid: it gains axes of its own
-            known = isinstance(value, np.ndarray)
-            return [value.reshape(value.shape + shape) if known else value]
+            is_known = isinstance(value, np.ndarray)
+            return [value.reshape(value.shape + shape) if is_known else value]
         if mask is not None or not isinstance(ref, Ref):
             return [UNKNOWN]
-        found, look = ref.load(transforms, shape, weight[MOST])
+        value, look = ref.load(transforms, shape, weight[MOST])
         if look is not None and len(self.log.looks) < LOOKS:
             self.log.looks += (look,)
         if look is not None and look.stray.any():
             self.log.strays += (look,)
-        return [found]
+        return [value]
 
     def _store(self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path) -> Values:
         self.happens("swap", equation, values, weight)
         ref, transforms, stored, _ = accessed(equation, values)
         plain = equation.primitive.name == "swap"
-        into, what = (math.prod(v.aval.shape) for v in equation.invars[:2])
+        into, size = (math.prod(v.aval.shape) for v in equation.invars[:2])
         if equation.primitive.name == "addupdate":
             self.touch([ref], weight, False)
-        if what:
-            self.touch([ref], weight, True, whole=plain and into == what)
+        if size:
+            self.touch([ref], weight, True, whole=plain and into == size)
         if isinstance(ref, Cells | Ref) and plain:
             ref.store(transforms, stored, weight)
         elif isinstance(ref, Cells | Ref):

@@ -175,15 +175,19 @@ class Ref:
         contents = self.contents
         self.lost()  # until the value proves certain
         steps = np.argwhere(weight[0])
-        indices = [getattr(one, "indices", (None,)) for one in transforms]
+        indices = [getattr(transform, "indices", (None,)) for transform in transforms]
         if contents is None or len(steps) != 1 or weight.sum() != 2 or len(indices) > 1:
             return
-        index = [getattr(one, "start", one) for one in (*indices, (0,) * contents.ndim)[0]]
-        if not all(isinstance(one, int | np.integer | np.ndarray) for one in (value, *index)):
+        index = [getattr(entry, "start", entry) for entry in (*indices, (0,) * contents.ndim)[0]]
+        if not all(isinstance(number, int | np.integer | np.ndarray) for number in (value, *index)):
             return
-        new, *place = (np.asarray(at_step(one, steps[0])) for one in (value, *index))
-        if new.size == 1 and len(place) == contents.ndim and all(one.size == 1 for one in place):
-            where = tuple(int(one.reshape(())) for one in place)
+        new, *place = (np.asarray(at_step(number, steps[0])) for number in (value, *index))
+        if (
+            new.size == 1
+            and len(place) == contents.ndim
+            and all(number.size == 1 for number in place)
+        ):
+            where = tuple(int(number.reshape(())) for number in place)
             if all(0 <= i < n for i, n in zip(where, contents.shape, strict=True)):
                 contents = np.array(contents)  # the old array belongs to the caller
                 contents[where] = new.reshape(())
@@ -205,10 +209,10 @@ class Ref:
             indices = (0,) * sum(self.visible)  # `ref[...]` of a block that is a single scalar
         if indices is None or len(indices) != sum(self.visible) or math.prod(shape) != 1:
             return UNKNOWN, None
-        asked = iter(indices)
+        entries = iter(indices)
         place, parts, outside = [], [], np.array(False)
         for size, start, visible in zip(self.contents.shape, self.start, self.visible, strict=True):
-            index = next(asked) if visible else 0
+            index = next(entries) if visible else 0
             index = getattr(index, "start", index)  # a slice of one element
             if not isinstance(index, int | np.integer | np.ndarray):
                 return UNKNOWN, None
@@ -220,6 +224,6 @@ class Ref:
             place.append(np.clip(flat + start, 0, size - 1))
         elements = np.arange(self.contents.size).reshape(self.contents.shape)
         look = ScalarRead(self, weight, np.asarray(elements[tuple(place)]), tuple(parts), outside)
-        found = np.asarray(self.contents[tuple(place)])
-        lead = found.shape if found.ndim == rank else (1,) * rank
-        return found.reshape(lead + shape), look
+        numbers = np.asarray(self.contents[tuple(place)])
+        lead = numbers.shape if numbers.ndim == rank else (1,) * rank
+        return numbers.reshape(lead + shape), look

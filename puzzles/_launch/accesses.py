@@ -39,20 +39,20 @@ def touched(
     """
     early, unread, unwritten, unstored = [], [], [], []
     for number, operand in enumerate((*blocks, *scratch)):
-        mine = [touch for touch in touches if touch.ref == operand.name]
+        accesses = [touch for touch in touches if touch.ref == operand.name]
         reads, writes = (
-            any(t.writes is way and t.weight[MOST].any() for t in mine) for way in (False, True)
+            any(t.writes is way and t.weight[MOST].any() for t in accesses) for way in (False, True)
         )
         if number >= len(blocks):
             begins = np.arange(len(operand.fetched)) == 0
         elif operand.output:
             begins = operand.fetched
             unwritten += [operand.name] * (not writes)
-            unstored += list(_unstored(operand, mine, grid))
+            unstored += list(_unstored(operand, accesses, grid))
         else:
             unread += [operand.name] * (not reads)
             continue
-        if (step := _early(mine, begins, grid)) is not None:
+        if (step := _early(accesses, begins, grid)) is not None:
             early.append((operand.name, step))
     return Accesses(tuple(early), tuple(unread), tuple(unwritten), tuple(unstored))
 
@@ -70,11 +70,11 @@ def begun_elsewhere(
     program_ids: (steps, axes). scratch: without refs that the first core also reads too early.
     """
     for axis in parallel:
-        mine = program_ids[:, axis] >= -(-grid[axis] // 2)
-        begins = np.arange(mine.size) == np.argmax(mine)
-        for operand in scratch if mine.any() else ():
+        second_half = program_ids[:, axis] >= -(-grid[axis] // 2)
+        begins = np.arange(second_half.size) == np.argmax(second_half)
+        for operand in scratch if second_half.any() else ():
             own = [touch for touch in touches if touch.ref == operand.name]
-            if (step := _early(own, begins, grid, mine)) is not None:
+            if (step := _early(own, begins, grid, second_half)) is not None:
                 return operand.name, step, axis
     return None
 
@@ -83,23 +83,23 @@ def alone(
     touches: Sequence[Access], outputs: Sequence[Operand], grid: tuple[int, ...]
 ) -> np.ndarray:
     """(steps,) bool: the step stores into a block of an output, and no other step does."""
-    found = np.zeros(int(np.prod(grid)), bool)
-    for operand in (one for one in outputs if one.piped):
+    once = np.zeros(int(np.prod(grid)), bool)
+    for operand in (output for output in outputs if output.piped):
         stores = _steps([t for t in touches if t.ref == operand.name], MOST, grid)
         steps = np.flatnonzero(stores)
         _, which, count = np.unique(
             row_keys(operand.blocks[steps]), return_inverse=True, return_counts=True
         )
-        found[steps[count[which.reshape(-1)] == 1]] = True
-    return found
+        once[steps[count[which.reshape(-1)] == 1]] = True
+    return once
 
 
 def rewritten(touches: Sequence[Access], operand: Operand, grid: tuple[int, ...]) -> bool:
     """Whether no step reads an output, and each visit to a block stores the whole block."""
-    mine = [touch for touch in touches if touch.ref == operand.name]
-    if not operand.piped or any(not t.writes and t.weight[MOST].any() for t in mine):
+    accesses = [touch for touch in touches if touch.ref == operand.name]
+    if not operand.piped or any(not t.writes and t.weight[MOST].any() for t in accesses):
         return False
-    stored = _steps([touch for touch in mine if touch.whole], LEAST, grid)
+    stored = _steps([touch for touch in accesses if touch.whole], LEAST, grid)
     visits = np.flatnonzero(operand.fetched)
     return bool(np.logical_or.reduceat(stored, visits).all())
 
@@ -109,9 +109,9 @@ def added(touches: Sequence[Access], operand: Operand, grid: tuple[int, ...]) ->
 
     A sum begins at a step that writes before it reads; an output's sum also begins with its block.
     """
-    mine = [touch for touch in touches if touch.ref == operand.name]
-    writes, first = _steps(mine, MOST, grid), np.zeros(len(operand.fetched), np.int64)
-    for touch in mine:
+    accesses = [touch for touch in touches if touch.ref == operand.name]
+    writes, first = _steps(accesses, MOST, grid), np.zeros(len(operand.fetched), np.int64)
+    for touch in accesses:
         first[(first == 0) & spread(touch.weight[MOST] > 0, grid)] = 1 + touch.writes
     begins = (first == 2) | (operand.fetched & operand.output)
     begins[:1] = True
@@ -137,25 +137,25 @@ def _early(
     touches: Sequence[Access],
     begins: np.ndarray,
     grid: tuple[int, ...],
-    within: np.ndarray | None = None,
+    steps_asked: np.ndarray | None = None,
 ) -> int | None:
     """The first step that certainly reads memory unwritten since the last of `begins`.
 
-    within: the steps to look at, if not all.
+    steps_asked: the steps to look at, if not all.
     """
     written = np.zeros(len(begins), bool)
-    asked = np.zeros(len(begins), bool)
+    early = np.zeros(len(begins), bool)
     for touch in touches:
         if touch.writes:
             written |= spread(touch.weight[MOST] > 0, grid)
         else:
-            asked |= spread(touch.weight[LEAST] > 0, grid) & ~written
-    if within is not None:
-        written, asked = written & within, asked & within
+            early |= spread(touch.weight[LEAST] > 0, grid) & ~written
+    if steps_asked is not None:
+        written, early = written & steps_asked, early & steps_asked
     before = np.cumsum(written) - written  # earlier steps that write
     visit = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
-    asked &= before == before[visit]
-    return int(np.argmax(asked)) if asked.any() else None
+    early &= before == before[visit]
+    return int(np.argmax(early)) if early.any() else None
 
 
 def _unstored(

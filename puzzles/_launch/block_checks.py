@@ -23,33 +23,33 @@ PARALLEL = ("parallel", "core_parallel", "subcore_parallel")
 
 def faults(launch: Launch) -> tuple[Finding, ...]:
     """Every fault of a launch, one per kind and operand: by first step, then those without one."""
-    found = [*_grid_faults(launch), *_stray_reads(launch), *_written_inputs(launch)]
-    found += (*_lies(launch), *_second_core(launch), *_written_by_two_cores(launch))
+    findings = [*_grid_faults(launch), *_stray_reads(launch), *_written_inputs(launch)]
+    findings += (*_lies(launch), *_second_core(launch), *_written_by_two_cores(launch))
     aliased = {o: launch.inputs[i].name for i, o in launch.aliases if i >= 0}
     aliased_to = {name: launch.outputs[o].name for o, name in aliased.items()}
     for operand in launch.inputs + launch.outputs:
         if 0 in operand.shape:
             continue
         if operand.piped:
-            found += _out_of_bounds(launch, operand)
+            findings += _out_of_bounds(launch, operand)
         if operand.space == "vmem":
-            found += _misaligned(operand)
+            findings += _misaligned(operand)
     for n, operand in enumerate(launch.outputs):
         if not operand.piped or 0 in operand.shape:
             continue
-        found += _revisited(launch, operand, aliased.get(n))
+        findings += _revisited(launch, operand, aliased.get(n))
         if n not in launch.around.unused:
-            found += _shared(launch, operand)
+            findings += _shared(launch, operand)
             if n not in aliased and (gap := _gap(operand)) is not None:
-                said, block = gap
+                gap_words, block = gap
                 where = dict(operand=operand.name, block=block)
-                found.append(told("never-written", "never_written", **where, gap=said))
-    revisited = {f.operand for f in found if f.kind == "revisited"}
-    found += (f for f in _read_too_late(launch) if aliased_to[f.operand or ""] not in revisited)
+                findings.append(told("never-written", "never_written", **where, gap=gap_words))
+    revisited = {f.operand for f in findings if f.kind == "revisited"}
+    findings += (f for f in _read_too_late(launch) if aliased_to[f.operand or ""] not in revisited)
     lines = {o.name: o.line for o in launch.operands}
     placed = (
         replace(f, launch=launch.name, line=f.line or lines.get(f.operand or "") or launch.line)
-        for f in found
+        for f in findings
     )
     return tuple(sorted(placed, key=lambda f: (f.step is None, f.step or ())))
 
@@ -73,9 +73,9 @@ def _holding(launch: Launch, operand: Operand, step: int) -> dict[str, Any]:
 
 def _stray_reads(launch: Launch) -> Iterator[Finding]:
     for look in launch.log.strays:
-        asked = spread(look.stray, launch.grid)
-        if asked.any():
-            step, name = int(np.argmax(asked)), look.ref.name
+        strays = spread(look.stray, launch.grid)
+        if strays.any():
+            step, name = int(np.argmax(strays)), look.ref.name
             index = ", ".join(str(int(spread(i, launch.grid)[step])) for i in look.index)
             facts = dict(index=index, **_at(launch, step))
             yield told("out-of-bounds", "no_such_entry", operand=name, **facts)
@@ -94,14 +94,14 @@ def _second_core(launch: Launch) -> Iterator[Finding]:
     if not axes or not launch.scratch:
         return
     early = {name for name, _ in launch.touched.early}  # the first core reads garbage as well
-    scratch = [one for one in launch.scratch if one.name not in early]
-    found = begun_elsewhere(launch.log.touches, scratch, launch.grid, launch.program_ids, axes)
-    if found is None:
+    scratch = [buffer for buffer in launch.scratch if buffer.name not in early]
+    late = begun_elsewhere(launch.log.touches, scratch, launch.grid, launch.program_ids, axes)
+    if late is None:
         return
-    name, step, axis = found
-    stores = (one for one in launch.log.touches if one.writes and one.ref == name)
+    name, step, axis = late
+    stores = (touch for touch in launch.log.touches if touch.writes and touch.ref == name)
     begins = (store.weight[MOST] for store in stores)
-    last = axis == len(launch.grid) - 1 and any(np.ptp(one, axis=axis).any() for one in begins)
+    last = axis == len(launch.grid) - 1 and any(np.ptp(begin, axis=axis).any() for begin in begins)
     words = "begun_by_another_axis" if last else "begun_by_one_core"
     if launch.settings.cores > 1:
         words = "begun_by_one_of_the_cores"
@@ -187,10 +187,10 @@ def _revisited(launch: Launch, operand: Operand, alias: str | None) -> Iterator[
         return
     step = int(runs[np.argmax(again)])
     words = "revisited" if alias is None else "revisited_and_aliased"
-    found = told("revisited", words, alias=alias, **_holding(launch, operand, step))
+    finding = told("revisited", words, alias=alias, **_holding(launch, operand, step))
     if (gap := _gap(operand)) is not None:  # then it is not the order of the grid
-        found = replace(found, remedy=f"{gap[0]} Does its index map use every program id?")
-    yield found
+        finding = replace(finding, remedy=f"{gap[0]} Does its index map use every program id?")
+    yield finding
 
 
 def _gap(operand: Operand) -> tuple[str, tuple[int, ...]] | None:
@@ -217,8 +217,8 @@ def _grid_faults(launch: Launch) -> Iterator[Finding]:
     if (unknown := launch.settings.unknown) is not None:
         yield told("parallel", "unknown_params", launch=name, unknown=unknown)
         return
-    known = (*PARALLEL, "arbitrary")
-    if (strange := next((word for word in words or () if word not in known), None)) is not None:
+    allowed = (*PARALLEL, "arbitrary")
+    if (strange := next((word for word in words or () if word not in allowed), None)) is not None:
         yield told("parallel", "unknown_word", launch=name, word=strange)
         return
     if words is None:

@@ -47,10 +47,12 @@ class Copy(Move):
     by_pipeline: bool = False  # `emit_pipeline` starts it
 
     @classmethod
-    def of(cls, move: Move, within: Sequence[JaxprEqn], executed: np.ndarray) -> Copy:
-        """The copy that the last equation of `within` starts, inside the equations before it."""
-        line = next(filter(None, (text_of(one.source_info) for one in reversed(within))), "")
-        return cls(**vars(move), line=line, executed=executed, by_pipeline=by_pipeline(within[-1]))
+    def of(cls, move: Move, path: Sequence[JaxprEqn], executed: np.ndarray) -> Copy:
+        """The copy that the last equation of `path` starts, inside the equations before it."""
+        line = next(
+            filter(None, (text_of(equation.source_info) for equation in reversed(path))), ""
+        )
+        return cls(**vars(move), line=line, executed=executed, by_pipeline=by_pipeline(path[-1]))
 
     @property
     def times(self) -> int:
@@ -73,17 +75,17 @@ def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:
     """An operand in HBM, with the transfers of the kernel's own copies from it and to it."""
     if operand.piped:
         return operand
-    mine = [
+    own = [
         (copy, extents)
         for copy in copies
         for end, extents in zip((copy.source, copy.target), copy.extents, strict=True)
         if end == operand.name and len(extents) == len(operand.shape)
     ]
-    portions = [(0,) * len(operand.shape), *(extents for copy, extents in mine if copy.times)]
+    portions = [(0,) * len(operand.shape), *(extents for copy, extents in own if copy.times)]
     return replace(
         operand,
-        transfers=sum(copy.times for copy, _ in mine),
-        hbm_bytes=sum(copy.bytes for copy, _ in mine),
+        transfers=sum(copy.times for copy, _ in own),
+        hbm_bytes=sum(copy.bytes for copy, _ in own),
         portion=tuple(map(max, zip(*portions, strict=True))),
     )
 
@@ -91,12 +93,12 @@ def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:
 def moved(equation: JaxprEqn, parts: Sequence[Any], rank: int) -> Iterator[tuple[Move, np.ndarray]]:
     """The moves of a `dma_start`, a move for each size, with a mask over the grid of its steps."""
     avals = copy_parts(equation.params["tree"], [v.aval for v in equation.invars])[:2]
-    known = parts[:2]
+    arrays = parts[:2]
     (source, seen_as), (target, _) = avals
-    names = [called(ref) for ref, _ in known]
+    names = [called(ref) for ref, _ in arrays]
     ends = [
         _sizes(ref, transforms, there, rank)
-        for (ref, transforms), (_, there) in zip(avals, known, strict=True)
+        for (ref, transforms), (_, there) in zip(avals, arrays, strict=True)
     ]
     counts = [math.prod(sizes) for sizes, _ in ends]  # one of them, or arrays over the grid
     exact = [count for count, (_, sure) in zip(counts, ends, strict=True) if sure]
@@ -104,9 +106,9 @@ def moved(equation: JaxprEqn, parts: Sequence[Any], rank: int) -> Iterator[tuple
     first, second = (tuple(int(np.max(size)) for size in sizes) for sizes, _ in ends)
     places, item = (place(source), place(target)), itemsize(_dtype(source, seen_as))
     count = count.reshape(count.shape or (1,) * rank)
-    for one in np.unique(count) if count.size > 1 else count.reshape(-1):
-        size = int(one) * item
-        yield Move(names[0], names[1], places, size, (first, second), bool(exact)), count == one
+    for number in np.unique(count) if count.size > 1 else count.reshape(-1):
+        size = int(number) * item
+        yield Move(names[0], names[1], places, size, (first, second), bool(exact)), count == number
 
 
 def bytes_of(ref: Any, transforms: Sequence[Any]) -> int | None:
@@ -117,7 +119,7 @@ def bytes_of(ref: Any, transforms: Sequence[Any]) -> int | None:
 
 
 def _sizes(
-    ref: Any, avals: Sequence[Any], known: Sequence[Any], rank: int
+    ref: Any, avals: Sequence[Any], values: Sequence[Any], rank: int
 ) -> tuple[list[Any], bool]:
     """The sizes that transforms select along the axes of a ref, and whether they are exact.
 
@@ -125,11 +127,11 @@ def _sizes(
     """
     sizes, exact = list(ref.shape), True
     left = list(range(len(ref.shape)))  # axes that an index has not removed
-    for aval, value in zip(avals, known, strict=True):
+    for aval, value in zip(avals, values, strict=True):
         if hasattr(aval, "indices"):
-            for axis, one, index in zip(tuple(left), aval.indices, value.indices, strict=True):
-                if not hasattr(one, "stride"):  # an integer, or an array of them
-                    sizes[axis] = math.prod(getattr(one, "shape", ()))
+            for axis, selector, index in zip(tuple(left), aval.indices, value.indices, strict=True):
+                if not hasattr(selector, "stride"):  # an integer, or an array of them
+                    sizes[axis] = math.prod(getattr(selector, "shape", ()))
                     left.remove(axis)
                 elif isinstance(index.size, np.ndarray):
                     sizes[axis] = index.size.reshape(index.size.shape[:rank]).astype(np.int64)

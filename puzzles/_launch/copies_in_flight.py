@@ -43,12 +43,14 @@ class Place:
         shape = self.buffer.shape
         if self.ranges is None or len(self.ranges) != len(shape):
             return False
-        some = all(a < b for a, b, _ in self.ranges)  # a part of no elements is nowhere
-        return some and any(a < 0 or b > n for (a, b, _), n in zip(self.ranges, shape, strict=True))
+        not_empty = all(a < b for a, b, _ in self.ranges)  # a part of no elements is nowhere
+        return not_empty and any(
+            a < 0 or b > n for (a, b, _), n in zip(self.ranges, shape, strict=True)
+        )
 
-    def meets(self, other: Place) -> bool:
+    def meets(self, place: Place) -> bool:
         """Return True if two places certainly share an element."""
-        return self.buffer == other.buffer and overlap(self.ranges, other.ranges)
+        return self.buffer == place.buffer and overlap(self.ranges, place.ranges)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +63,9 @@ class View:
     def __str__(self) -> str:
         return self.name()
 
-    def meets(self, other: View) -> bool:
+    def meets(self, view: View) -> bool:
         """Return True if two views share an element."""
-        return np.shares_memory(self.array, other.array)
+        return np.shares_memory(self.array, view.array)
 
 
 @dataclass(frozen=True, eq=False)

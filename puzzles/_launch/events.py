@@ -73,8 +73,8 @@ def accessed(equation: JaxprEqn, values: Sequence[Any]) -> tuple[Any, tuple[Any,
     """The ref of a load or a store, its transforms, the stored value, and the mask."""
     name, params = equation.primitive.name, equation.params
     if "args_tree" in params:
-        ref, transforms, one, other = params["args_tree"].unflatten(values)
-        stored, mask = (None, one) if name == "masked_load" else (one, other)
+        ref, transforms, third, fourth = params["args_tree"].unflatten(values)
+        stored, mask = (None, third) if name == "masked_load" else (third, fourth)
         return ref, tuple(transforms), stored, mask
     first = 1 if name == "get" else 2  # a store has its value second
     return values[0], tuple(params["tree"].unflatten(values[first:])), values[first - 1], None
@@ -112,7 +112,7 @@ def replay(
         return None
     started: list[_Started] = []
     flying: list[int] = []
-    found: dict[str, Waits] = {}
+    waits: dict[str, Waits] = {}
     computed = 0
     paused: dict[str, tuple[int, int]] = {}  # at the last exposed wait: computed, and waits before
     followed = [
@@ -129,37 +129,37 @@ def replay(
                     (source, _), _, (semaphore, index) = parts
                     name, slot = called(source), _numbers(index, ids)
                     if event.name == "dma_start":
-                        before = found.get(name, Waits()).count
+                        before = waits.get(name, Waits()).count
                         started.append(
                             _Started(name, semaphore, slot, computed, before, event.size)
                         )
                         continue
-                    mine = [copy for copy in started if copy.signals(semaphore, slot)]
-                    if not mine:
+                    ending = [copy for copy in started if copy.signals(semaphore, slot)]
+                    if not ending:
                         return None
                     flying.append(len(started))
                     # copies of several arrays may share a semaphore: prefer the wait's own array
-                    over = next((copy for copy in mine if copy.source == name), mine[0])
+                    over = next((copy for copy in ending if copy.source == name), ending[0])
                     most = sum(copy.source == over.source for copy in started)
                     started.remove(over)
-                    its = found.setdefault(over.source, Waits())
+                    summary = waits.setdefault(over.source, Waits())
                     exposed, left = over.computed == computed, event.size - over.size
-                    for copy in mine:  # this wait may also take the bytes of further copies
+                    for copy in ending:  # this wait may also take the bytes of further copies
                         if left > 0 and copy is not over:
                             started.remove(copy)
                             exposed, left = exposed or copy.computed == computed, left - copy.size
                     last, waited = paused.get(over.source, (-1, 0))
-                    together = last == computed and over.waited <= waited
+                    same_pause = last == computed and over.waited <= waited
                     if exposed:
-                        paused[over.source] = computed, its.count
-                    its.count += 1
-                    its.exposed += exposed
-                    its.most = max(its.most, most)
-                    its.pauses += exposed and not together
-                    its.hidden += computed - over.computed
-    for its in found.values():
-        its.hidden /= max(1, computed)
-    return found, flying
+                        paused[over.source] = computed, summary.count
+                    summary.count += 1
+                    summary.exposed += exposed
+                    summary.most = max(summary.most, most)
+                    summary.pauses += exposed and not same_pause
+                    summary.hidden += computed - over.computed
+    for summary in waits.values():
+        summary.hidden /= max(1, computed)
+    return waits, flying
 
 
 @dataclass(frozen=True, eq=False)

@@ -115,9 +115,9 @@ class Dot:
         """The dot of an equation."""
         lhs, rhs, out = (v.aval for v in (*equation.invars[:2], equation.outvars[0]))
         dtypes = (str(lhs.dtype), str(rhs.dtype), str(out.dtype))
-        asked = equation.params["precision"]
-        precisions = asked if isinstance(asked, tuple) else (asked,)
-        passes = max(_PASSES.get(one, 1) for one in precisions) if "float32" in dtypes[:2] else 1
+        precision = equation.params["precision"]
+        precisions = precision if isinstance(precision, tuple) else (precision,)
+        passes = max(_PASSES.get(name, 1) for name in precisions) if "float32" in dtypes[:2] else 1
         return cls(
             lhs.shape,
             rhs.shape,

@@ -33,8 +33,8 @@ _WRITTEN: WeakKeyDictionary[Jaxpr, JaxprEqn] = WeakKeyDictionary()  # by the ker
 
 def with_kernels_launched(program: ClosedJaxpr) -> ClosedJaxpr:
     """Return the program with a `pallas_call` for each kernel of one function on TensorCores."""
-    found = any(_cores(equation) for equation in equations(program.jaxpr))
-    return rewritten(program, _launched) if found else program
+    several_cores = any(_cores(equation) for equation in equations(program.jaxpr))
+    return rewritten(program, _launched) if several_cores else program
 
 
 def as_written(program: ClosedJaxpr) -> ClosedJaxpr:

@@ -15,24 +15,24 @@ Ranges = tuple[tuple[int, int, bool], ...]
 
 def ranges_of(transforms: Sequence[Any]) -> Ranges | None:
     """The ranges of a buffer that transforms select; None if one is unknown, or not an index."""
-    found: list[tuple[int, int, bool]] = []
+    ranges: list[tuple[int, int, bool]] = []
     for number, transform in enumerate(transforms):
         if (indices := getattr(transform, "indices", None)) is None:
             return None
         new = [_range(index) for index in indices]
-        if any(one is None for one in new):
+        if any(index is None for index in new):
             return None
-        given = iter([one for one in new if one is not None])
+        parts = iter([index for index in new if index is not None])
         if number == 0:
-            found = list(given)
+            ranges = list(parts)
             continue
-        found = [
-            (a, b, True) if index else _within(a, next(given)) for a, b, index in found
+        ranges = [
+            (a, b, True) if index else _inside(a, next(parts)) for a, b, index in ranges
         ]  # an axis that an index removed has no further range
-    return tuple(found)
+    return tuple(ranges)
 
 
-def _within(start: int, inner: tuple[int, int, bool]) -> tuple[int, int, bool]:
+def _inside(start: int, inner: tuple[int, int, bool]) -> tuple[int, int, bool]:
     return start + inner[0], start + inner[1], inner[2]
 
 
@@ -53,11 +53,11 @@ def _number(value: Any) -> int | None:
     return int(value) if hasattr(value, "__int__") else None
 
 
-def overlap(one: Ranges | None, other: Ranges | None) -> bool:
+def overlap(first: Ranges | None, second: Ranges | None) -> bool:
     """Whether two parts of a buffer certainly share an element; False if a part is unknown."""
-    if one is None or other is None:
+    if first is None or second is None:
         return False
-    return all(max(a, c) < min(b, d) for (a, b, _), (c, d, _) in zip(one, other, strict=False))
+    return all(max(a, c) < min(b, d) for (a, b, _), (c, d, _) in zip(first, second, strict=False))
 
 
 def in_last_tile(ranges: Ranges | None, ref: Any) -> bool:
@@ -86,14 +86,14 @@ def taken(value: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
 
     Raises NotImplementedError for a slice beyond its edge.
     """
-    for one in transforms:
-        if "Bitcast" in type(one).__name__:
-            value = bitcast(value, one.dtype)
+    for transform in transforms:
+        if "Bitcast" in type(transform).__name__:
+            value = bitcast(value, transform.dtype)
             continue
-        if "Reshape" in type(one).__name__:
-            value = value.reshape(one.shape)
+        if "Reshape" in type(transform).__name__:
+            value = value.reshape(transform.shape)
             continue
-        place = tuple(map(_place, one.indices))
+        place = tuple(map(_place, transform.indices))
         for index, size in zip(place, value.shape, strict=True):
             first = index.start if isinstance(index, slice) else index
             last = index.stop if isinstance(index, slice) else index + 1

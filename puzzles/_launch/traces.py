@@ -86,9 +86,9 @@ class Traced:
     @property
     def other_kernels(self) -> tuple[str, ...]:
         """The meshes of kernels that are not read: of `pl.kernel` on other cores, or of several."""
-        found = (e for e in equations(self.jaxpr.jaxpr) if e.primitive.name in OTHER_KERNELS)
-        meshes = (e.params.get("meshes") or (e.params["mesh"],) for e in found)
-        return tuple("` and a `".join(type(one).__name__ for one in each) for each in meshes)
+        kernels = (e for e in equations(self.jaxpr.jaxpr) if e.primitive.name in OTHER_KERNELS)
+        meshes = (e.params.get("meshes") or (e.params["mesh"],) for e in kernels)
+        return tuple("` and a `".join(type(mesh).__name__ for mesh in each) for each in meshes)
 
 
 def program_of(call: JaxprEqn, launch: Launch | None = None) -> Traced:
@@ -97,16 +97,16 @@ def program_of(call: JaxprEqn, launch: Launch | None = None) -> Traced:
     Scalars that are prefetched, and a grid's bounds, are data then.
     """
     program, inputs = part([call])
-    known: dict[Any, Any] = {}
+    values: dict[Any, Any] = {}
     if launch is not None:
         mapping = call.params["grid_mapping"].grid
-        given = zip(launch.grid, mapping, strict=True)
-        bounds = [np.int32(n) for n, size in given if not isinstance(size, int)]
+        axes = zip(launch.grid, mapping, strict=True)
+        bounds = [np.int32(n) for n, size in axes if not isinstance(size, int)]
         steering = zip(call.invars, [*bounds, *launch.scalar_values], strict=False)
         # a bound may stand in the program itself
-        known = {v: x for v, x in steering if x is not None and not isinstance(v, Literal)}
+        values = {v: x for v, x in steering if x is not None and not isinstance(v, Literal)}
     leaves = (
-        jnp.asarray(known[v]) if v in known else jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
+        jnp.asarray(values[v]) if v in values else jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
         for v in inputs
     )
     traced = Traced(program, tuple(leaves), [v.aval for v in call.outvars])
@@ -125,7 +125,7 @@ def nothing_launched(traced: Traced) -> str:
 def kernels(traced: Traced) -> dict[Hashable, Traced]:
     """Each kernel call as a program of its own, by its fingerprint, without duplicates."""
     each = (program_of(call) for call in kernel_calls(traced.jaxpr.jaxpr))
-    return {fingerprint(one.jaxpr): one for one in each}
+    return {fingerprint(call.jaxpr): call for call in each}
 
 
 def is_traced(x: object) -> bool:
@@ -156,18 +156,18 @@ def trace_call(fn: Callable, *args: object) -> Traced:
 
     traced = tuple(leaves[n] for n in where)
 
-    kept: dict[Any, Any] = {}
+    cache: dict[Any, Any] = {}
     key: Any = None
     if _keeping:
         forms = tuple((n, leaves[n].shape, leaves[n].dtype, leaves[n].weak_type) for n in where)
         static = (leaf for leaf in leaves if not is_traced(leaf))
-        kept, key = _keeping[-1], (fn, tree, forms, tuple(map(fingerprint, static)))
-    if key not in kept:
+        cache, key = _keeping[-1], (fn, tree, forms, tuple(map(fingerprint, static)))
+    if key not in cache:
         # A trace remembers its mesh, and lowering for a TPU will ask for it.
         with as_tpu(), retraced(), unused_copies_untold():
             jaxpr, out = jax.make_jaxpr(call, return_shape=True)(*traced)
-            kept[key] = with_kernels_launched(_expanded(jaxpr)), out
-    jaxpr, out = kept[key]
+            cache[key] = with_kernels_launched(_expanded(jaxpr)), out
+    jaxpr, out = cache[key]
     return Traced(jaxpr, traced, out)
 
 
@@ -177,8 +177,10 @@ def _expanded(closed: ClosedJaxpr) -> ClosedJaxpr:
     From JAX 0.12 on `searchsorted` is such a primitive, and so are `einsum` and `nonzero`.
     """
     each = visited(closed.jaxpr)
-    found = any(hi_primitive(one) is not None or any(map(_steers, path)) for one, path in each)
-    return rewritten(closed, _expansion) if found else closed
+    rewrites = any(
+        hi_primitive(equation) is not None or any(map(_steers, path)) for equation, path in each
+    )
+    return rewritten(closed, _expansion) if rewrites else closed
 
 
 def _steers(equation: JaxprEqn) -> bool:
@@ -189,7 +191,7 @@ def _steers(equation: JaxprEqn) -> bool:
     p = equation.params
     if equation.primitive.name != "scan" or p["length"] > UNROLLED:
         return False
-    if any(one.primitive.name in COLLECTIVES for one in equations(p["jaxpr"].jaxpr)):
+    if any(equation.primitive.name in COLLECTIVES for equation in equations(p["jaxpr"].jaxpr)):
         return False
     calls = kernel_calls(p["jaxpr"].jaxpr)
     return any(call.params["grid_mapping"].num_index_operands for call in calls)
@@ -207,8 +209,8 @@ def _expansion(equation: JaxprEqn) -> JaxprEqn:
         carry, body = flat[first:][:carries], jaxpr_as_fun(p["jaxpr"])
         rows: dict[int, Any] = {}
         for n in range(p["length"])[:: -1 if p["reverse"] else 1]:
-            given = (x[n] for x in flat[first + carries :])
-            out = body(*flat[:first], *carry, *given)
+            row = (x[n] for x in flat[first + carries :])
+            out = body(*flat[:first], *carry, *row)
             carry, rows[n] = out[:carries], out[carries:]
         columns = zip(*(rows[n] for n in sorted(rows)), strict=True)
         return [*carry, *map(jnp.stack, columns)]

@@ -55,13 +55,13 @@ def _controller() -> Any:
 def _openblas() -> list[tuple[Callable[[], int], Callable[[int], None]]]:
     """The functions that read and write the number of threads of each OpenBLAS of NumPy."""
     root = Path(np.__file__).parent
-    found: list[tuple[Any, Any]] = []
-    for path in (one for folder in _FOLDERS for one in (root / folder).glob("*openblas*")):
+    libraries: list[tuple[Any, Any]] = []
+    for path in (path for folder in _FOLDERS for path in (root / folder).glob("*openblas*")):
         try:
             library = ctypes.CDLL(str(path))  # the library that NumPy has already loaded
         except OSError:
             continue
         for name in _NAMES:
             if hasattr(library, name.format("set")):
-                found.append((library[name.format("get")], library[name.format("set")]))
-    return found
+                libraries.append((library[name.format("get")], library[name.format("set")]))
+    return libraries

@@ -35,10 +35,12 @@ def over_mesh(
         arrays = [n for n, x in enumerate(args) if isinstance(x, jax.Array)]
 
         def local(*parts: Any) -> Any:
-            given = list(args)
+            local_args = list(args)
             for n, part in zip(arrays, parts, strict=True):
-                given[n] = part if n in shared else jax.lax.squeeze(part, (0,))
-            return jax.tree.map(lambda y: jax.lax.expand_dims(jnp.asarray(y), (0,)), fn(*given))
+                local_args[n] = part if n in shared else jax.lax.squeeze(part, (0,))
+            return jax.tree.map(
+                lambda y: jax.lax.expand_dims(jnp.asarray(y), (0,)), fn(*local_args)
+            )
 
         devices = PartitionSpec(tuple(axes))
         specs = tuple(PartitionSpec() if n in shared else devices for n in arrays)
@@ -62,10 +64,10 @@ def over_axes(fn: Callable, axes: Mapping[str, int], shared: Collection[int] = (
         split = [isinstance(x, jax.Array) and n not in shared for n, x in enumerate(args)]
         inner = fn
         for name, size in reversed([*axes.items()]):
-            places = tuple(0 if one else None for one in split)
+            places = tuple(0 if is_split else None for is_split in split)
             inner = jax.vmap(inner, in_axes=places, axis_name=name, axis_size=size)
         pairs = zip(args, split, strict=True)
-        out = inner(*(x.reshape(*sizes, *x.shape[1:]) if one else x for x, one in pairs))
+        out = inner(*(x.reshape(*sizes, *x.shape[1:]) if is_split else x for x, is_split in pairs))
         return jax.tree.map(lambda y: y.reshape(-1, *y.shape[len(sizes) :]), out)
 
     return mapped

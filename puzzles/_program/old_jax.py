@@ -52,8 +52,8 @@ def _kernel(
     scratch_types: by the name of the body's keyword, or in the order of its last parameters.
     """
     if body is None:
-        given = dict(mesh=mesh, scratch_types=scratch_types, compiler_params=compiler_params)
-        return lambda body: _kernel(body, out_type, interpret=interpret, name=name, **given)
+        settings = dict(mesh=mesh, scratch_types=scratch_types, compiler_params=compiler_params)
+        return lambda body: _kernel(body, out_type, interpret=interpret, name=name, **settings)
     named = scratch_types if isinstance(scratch_types, Mapping) else {}
     kernel = _with_positions(body, tuple(named)) if named else body
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
@@ -84,8 +84,8 @@ def _with_positions(body: Callable, keywords: tuple[str, ...]) -> Callable[..., 
         first = len(refs) - len(keywords)
         body(*refs[:first], **dict(zip(keywords, refs[first:], strict=True)))
 
-    given = inspect.signature(body).parameters
-    order = [*(name for name in given if name not in keywords), *keywords]
+    names = inspect.signature(body).parameters
+    order = [*(name for name in names if name not in keywords), *keywords]
     kind = inspect.Parameter.POSITIONAL_ONLY
     parameters = [inspect.Parameter(name, kind) for name in order]
     vars(kernel)["__signature__"] = inspect.Signature(parameters)

@@ -49,8 +49,8 @@ def as_tpu() -> Iterator[None]:
             for module, name in answers_about_tpus():
                 stack.enter_context(instead(module, name, _without_tpu(getattr(module, name))))
             # Kernels that import `get_tpu_info` itself call these functions.
-            asked = inspect.unwrap(getattr(pltpu, "get_tpu_info", _tpu_mesh))
-            home = sys.modules[asked.__globals__["__name__"]]
+            function = inspect.unwrap(getattr(pltpu, "get_tpu_info", _tpu_mesh))
+            home = sys.modules[function.__globals__["__name__"]]
             for name in {"get_device_kind", "get_num_device_cores"} & vars(home).keys():
                 answer = _devices[-1]["device_kind" if name.endswith("kind") else "num_cores"]
                 stack.enter_context(instead(home, name, lambda answer=answer: answer))

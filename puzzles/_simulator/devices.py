@@ -183,8 +183,8 @@ def _launch(call: JaxprEqn, values: _Values) -> Launch:
     mapping = call.params["grid_mapping"]
     if not (mapping.num_index_operands or mapping.num_dynamic_grid_bounds):
         return _plain_launch(call)
-    program, given = single(call, values)
-    return Traced(program, tuple(given), None).launches[0]
+    program, operands = single(call, values)
+    return Traced(program, tuple(operands), None).launches[0]
 
 
 @lru_cache(maxsize=64)
@@ -325,22 +325,22 @@ class _Mesh:
         here[device.number] = device
         if meets:
             self.wait(device, device.number, None, "others", lambda: len(here) == self.count)
-            for other in here.values():
-                self.join(device.number, other.number, other.entered)
+            for peer in here.values():
+                self.join(device.number, peer.number, peer.entered)
 
     def meet(self, device: int, number: int, equation: JaxprEqn, values: _Values) -> _Values:
         """A device's results of its nth collective, which all devices call before any goes on."""
-        given = self.met.setdefault(number, {})
-        given[device] = values, self.carried(device)
-        ready = lambda: len(given) == self.count  # noqa: E731
+        entries = self.met.setdefault(number, {})
+        entries[device] = values, self.carried(device)
+        ready = lambda: len(entries) == self.count  # noqa: E731
         self.wait(None, device, equation, "collective", ready)
         if number not in self.results:
-            rows = [single(equation, given[n][0]) for n in range(self.count)]
+            rows = [single(equation, entries[n][0]) for n in range(self.count)]
             columns = [
                 jnp.asarray(np.stack(x)) for x in zip(*(row for _, row in rows), strict=True)
             ]
             self.results[number] = over_axes(jaxpr_as_fun(rows[0][0]), self.axes)(*columns)
-        for _, clock in given.values() if equation.primitive.name != "ppermute" else ():
+        for _, clock in entries.values() if equation.primitive.name != "ppermute" else ():
             self.clocks[device] = [*map(max, self.clocks[device], clock)]
         return [np.asarray(x[device]) for x in self.results[number]]
 
@@ -350,13 +350,13 @@ class _Mesh:
 
     # Clocks: the knowledge of a device.
 
-    def knows(self, device: int, other: int, epoch: int | None) -> bool:
+    def knows(self, device: int, peer: int, epoch: int | None) -> bool:
         """Whether an epoch of another device is known to be over."""
-        return epoch is not None and self.clocks[device][other] >= epoch
+        return epoch is not None and self.clocks[device][peer] >= epoch
 
-    def join(self, device: int, other: int, epoch: int) -> None:
+    def join(self, device: int, peer: int, epoch: int) -> None:
         """Let a device know an epoch of another device."""
-        self.clocks[device][other] = max(self.clocks[device][other], epoch)
+        self.clocks[device][peer] = max(self.clocks[device][peer], epoch)
 
     def carried(self, device: int) -> _Clock:
         """The clock that a signal or a copy carries; the device's next events are later."""
@@ -373,14 +373,14 @@ class _Mesh:
         semaphore.waited += count
         arrivals, waited = semaphore.arrivals, semaphore.waited
         total = sum(each.size for each in arrivals)
-        for other in range(self.count):
+        for peer in range(self.count):
             ordered = arrivals
             if not self.program.in_order:
-                ordered = sorted(arrivals, key=lambda each: each.clock[other])
+                ordered = sorted(arrivals, key=lambda each: each.clock[peer])
             before = itertools.accumulate((each.size for each in ordered), initial=0)
             pairs = zip(ordered, before, strict=False)
-            needed = (each.clock[other] for each, size in pairs if size < waited)
-            self.join(device, other, max(needed, default=0))
+            needed = (each.clock[peer] for each, size in pairs if size < waited)
+            self.join(device, peer, max(needed, default=0))
         self.clocks[device][device] += 1
         now, came = self.clocks[device][device], 0
         latest = 0.0
@@ -400,7 +400,7 @@ class _Mesh:
         everybody = range(self.count)
         self.ends[device] = [
             end for end in self.ends[device]
-            if not all(self.knows(other, device, end.over) for other in everybody)
+            if not all(self.knows(peer, device, end.over) for peer in everybody)
         ]  # fmt: skip
 
     # Waits, and semaphores at the end.
@@ -427,7 +427,9 @@ class _Mesh:
                 text = sentence(_WAITS[unit], **facts)
             places.setdefault(text, []).append(number)
         listed = "; ".join(f"{_named(devices)} {text}" for text, devices in places.items())
-        inside = ((one, at) for _, (one, at, *_) in sorted(self.waits.items()) if one is not None)
+        inside = (
+            (device, at) for _, (device, at, *_) in sorted(self.waits.items()) if device is not None
+        )
         device, equation = next(inside, (None, None))
         if device is None:
             raise UnsupportedError("a collective that some devices never call")
@@ -435,7 +437,9 @@ class _Mesh:
 
     def finish(self) -> None:
         """Raise `HazardError` if a semaphore is not back at zero."""
-        for semaphore in sorted(self.semaphores.values(), key=lambda one: not one.barrier):
+        for semaphore in sorted(
+            self.semaphores.values(), key=lambda semaphore: not semaphore.barrier
+        ):
             if semaphore.value <= 0:
                 continue
             device = self.launched[-1][semaphore.device]
@@ -476,7 +480,7 @@ class _Device(Machine):
         mesh.program.trails.append(trail)
         self.collective = compiler_param(call.params["compiler_params"], "collective_id")
         operands = enumerate((*launch.inputs, *launch.outputs), len(launch.scalars))
-        self.moving = {n for n, one in operands if one.piped and launch.steps > 1}
+        self.moving = {n for n, operand in operands if operand.piped and launch.steps > 1}
         speaks = _primitives(call)
         mesh.launch(self, nth, meets=bool(speaks) and "get_barrier_semaphore" not in speaks)
 
@@ -515,9 +519,9 @@ class _Device(Machine):
     def enters(self, equation: JaxprEqn, there: int, does: str) -> _Device:
         """The machine of another device in this launch, which this one must know to be in it."""
         here, mesh = self.mesh.launched[self.nth], self.mesh
-        other = here.get(there)
+        peer = here.get(there)
         if there != self.number and not (
-            other is not None and mesh.knows(self.number, there, other.entered)
+            peer is not None and mesh.knows(self.number, there, peer.entered)
         ):
             heard = [
                 n for n in range(mesh.count)
@@ -526,17 +530,17 @@ class _Device(Machine):
             facts: dict[str, Any] = dict(there=there, does=does)
             facts["heard"] = sentence("heard_from", devices=_named(heard)) if heard else ""
             self.wrong(equation, "device_not_entered", **facts)
-        assert other is not None
-        return other
+        assert peer is not None
+        return peer
 
-    def of(self, other: _Device, ref: Any, transforms: Sequence) -> np.ndarray:
+    def of(self, peer: _Device, ref: Any, transforms: Sequence) -> np.ndarray:
         """The other device's memory for a part of a buffer of this device."""
-        place = next((n for n, one in enumerate(self.buffers) if one is ref), None)
+        place = next((n for n, buffer in enumerate(self.buffers) if buffer is ref), None)
         if place is None:
             raise UnsupportedError("a copy to a part of memory that has no name")
-        if len(other.buffers) <= place:
-            self.mesh.wait(self, self.number, None, "others", lambda: len(other.buffers) > place)
-        return taken(other.buffers[place], transforms)
+        if len(peer.buffers) <= place:
+            self.mesh.wait(self, self.number, None, "others", lambda: len(peer.buffers) > place)
+        return taken(peer.buffers[place], transforms)
 
     def arrives(self, owner: int, array: np.ndarray, part: Any, arrival: _Arrival) -> None:
         """Add to a semaphore of a device."""
@@ -544,7 +548,7 @@ class _Device(Machine):
 
     def semaphore_of(self, owner: int, array: np.ndarray, ref: Any, transforms: Any) -> _Semaphore:
         """The record of a semaphore."""
-        barrier = any(ref is one for one in self.mesh.barriers.values())
+        barrier = any(ref is semaphore for semaphore in self.mesh.barriers.values())
         at = address(array)
         if at not in self.mesh.semaphores:
             name = "the barrier semaphore" if barrier else f"`{self.view(array, ref, transforms)}`"
@@ -556,7 +560,7 @@ class _Device(Machine):
     ) -> None:
         view, mesh, me = self.view(array, ref, transforms), self.mesh, self.number
         self.meets_copies(equation, how, view)
-        if not any(n in self.moving and one is ref for n, one in enumerate(self.buffers)):
+        if not any(n in self.moving and buffer is ref for n, buffer in enumerate(self.buffers)):
             key = how, address(array), array.shape, array.strides
             mesh.accesses[me][key] = how, view, mesh.clocks[me][me], _text(equation)
 
@@ -594,11 +598,13 @@ class _Device(Machine):
                 words, facts["other"] = _LANDS_BEFORE[how], text
                 break
         if words:
-            known = mesh.signalled[me]
-            told = (
-                dict(devices=_named(sorted(known)), me=me) if known and there not in known else {}
+            signallers = mesh.signalled[me]
+            senders = (
+                dict(devices=_named(sorted(signallers)), me=me)
+                if signallers and there not in signallers
+                else {}
             )
-            facts["signals"] = sentence("signals_come_from", **told) if told else ""
+            facts["signals"] = sentence("signals_come_from", **senders) if senders else ""
             mesh.time.sends(me, there, view.array.nbytes, copy.line, view)
             mesh.program.wire.transfers[-1].crossed = True
             self.wrong(equation, words, **facts)
@@ -608,11 +614,11 @@ class _Device(Machine):
         source, target, landing, sending = parts
         mesh, me, line = self.mesh, self.number, _text(equation)
         there = self.there(equation, device, "copies_to_no_such_device")
-        old, same = (self.end(equation, *one) for one in (source, target))
+        old, same = (self.end(equation, *part) for part in (source, target))
         if equation.params.get("add") or old.shape != same.shape or old.dtype != same.dtype:
             raise UnsupportedError("a copy between two forms")
-        other = self.enters(equation, there, "copies")
-        new = same if there == me else self.of(other, *target)
+        peer = self.enters(equation, there, "copies")
+        new = same if there == me else self.of(peer, *target)
         copy = _Copy(self.view(old, *source), self.view(new, *target), me, there, line)
         if old.size:
             self.meets_copies(equation, "reads", copy.source)
@@ -626,10 +632,10 @@ class _Device(Machine):
             mesh.ends[me].append(sends)
             mesh.ends[there].append(lands)
         array = self.part(equation, *landing, "no_such_semaphore")
-        array = array if there == me else self.of(other, *landing)
-        told = [lands] if is_remote(equation) else [sends, lands]
+        array = array if there == me else self.of(peer, *landing)
+        ends = [lands] if is_remote(equation) else [sends, lands]
         count = signals_of(equation, old.nbytes)
-        self.arrives(there, array, landing, _Arrival(count, clock, time, told))
+        self.arrives(there, array, landing, _Arrival(count, clock, time, ends))
         if is_remote(equation):
             array = self.part(equation, *sending, "no_such_semaphore")
             count = signals_of(equation, old.nbytes, 3)
@@ -659,12 +665,12 @@ class _Device(Machine):
         ref, transforms, count, device, _ = equation.params["args_tree"].unflatten(values)
         mesh, me = self.mesh, self.number
         there = self.there(equation, device, "no_such_device")
-        if any(ref is one for one in mesh.barriers.values()):
+        if any(ref is semaphore for semaphore in mesh.barriers.values()):
             array = taken(mesh.barrier(there, self.collective), transforms)
         else:
-            other = self.enters(equation, there, "signals")
+            peer = self.enters(equation, there, "signals")
             array = self.part(equation, ref, transforms, "no_such_semaphore")
-            array = array if there == me else self.of(other, ref, transforms)
+            array = array if there == me else self.of(peer, ref, transforms)
             mesh.signalled[there].add(me)
         time = mesh.time.now[me] + (HOP_SECONDS if there != me else 0)
         arrival = _Arrival(int(count), mesh.carried(me), time)

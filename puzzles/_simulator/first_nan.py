@@ -41,8 +41,8 @@ def _observe(equation: JaxprEqn, values: Values, results: Values) -> None:
     line = text_of(equation.source_info)
     if not line or user_frame(equation.source_info).file_name.startswith(_PACKAGE):
         return  # the answer to another puzzle
-    given = operands[-1]  # the divisor of a division
-    number = np.broadcast_to(given, wrong.shape)[wrong][0] if name not in _SUMS else 0
-    what = f"it divides by {number:g}" if name == "div" else f"its `{name}` is given {number:g}"
-    what = f"its `{name}` of finite numbers is too large" if name in _SUMS else what
-    raise EarlyStopError(f"`{line}` makes the first number that is not finite: {what}.")
+    operand = operands[-1]  # the divisor of a division
+    number = np.broadcast_to(operand, wrong.shape)[wrong][0] if name not in _SUMS else 0
+    reason = f"it divides by {number:g}" if name == "div" else f"its `{name}` is given {number:g}"
+    reason = f"its `{name}` of finite numbers is too large" if name in _SUMS else reason
+    raise EarlyStopError(f"`{line}` makes the first number that is not finite: {reason}.")

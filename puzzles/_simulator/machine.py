@@ -93,13 +93,13 @@ class Machine(NumpyInterpreter):
         operands = values[len(values) - scalars - len(launch.inputs) :]
         if any(map(is_key, operands)):
             raise UnsupportedError("random keys")
-        given = [np.asarray(x) for x in operands]
+        arguments = [np.asarray(x) for x in operands]
         if self.how is None and any(n < scalars for n in written_refs(self.kernel)):
             raise UnsupportedError
         for n, operand in enumerate(launch.inputs):
             if operand.name in launch.around.empty:
-                given[scalars + n] = self.unwritten(operand.shape, operand.dtype)
-        inputs = zip(given[scalars:], launch.inputs, strict=True)
+                arguments[scalars + n] = self.unwritten(operand.shape, operand.dtype)
+        inputs = zip(arguments[scalars:], launch.inputs, strict=True)
         arrays = [self.padded(x, operand) for x, operand in inputs]
         sources = {o: i for i, o in launch.aliases}
         for n, out in enumerate(launch.outputs):
@@ -107,10 +107,10 @@ class Machine(NumpyInterpreter):
             if i is None:
                 arrays.append(self.padded(self.unwritten(out.shape, out.dtype), out))
                 continue
-            arrays.append(self.padded(given[scalars + i], out, launch.inputs[i]))
+            arrays.append(self.padded(arguments[scalars + i], out, launch.inputs[i]))
             if self.how is not None:  # one piece of memory
                 arrays[i] = arrays[-1]
-        self.run_grid([x.copy() for x in given[:scalars]], arrays)
+        self.run_grid([x.copy() for x in arguments[:scalars]], arrays)
         outputs = zip(arrays[len(launch.inputs) :], launch.outputs, strict=True)
         return [array[tuple(map(slice, out.shape))] for array, out in outputs]
 

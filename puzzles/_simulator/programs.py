@@ -85,8 +85,8 @@ def _launches(traced: Traced) -> Callable[[JaxprEqn, Values], Launch]:
     if not runs_in_python(traced.jaxpr.jaxpr, CALLS):
 
         def alone(call: JaxprEqn, values: Values) -> Launch:
-            program, given = single(call, values)
-            return Traced(program, tuple(given), None).launches[0]
+            program, operands = single(call, values)
+            return Traced(program, tuple(operands), None).launches[0]
 
         return alone
     launches = iter(traced.launches)

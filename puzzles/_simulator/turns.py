@@ -45,7 +45,7 @@ class Turns:
             except BaseException as error:
                 self._failure = self._failure or error
             self._ready[number] = lambda: False
-            left = [other for other in self._order if other not in results]
+            left = [number for number in self._order if number not in results]
             if left and self._failure is None and not self._pass_on():
                 self._failure = DeadlockError()
             if self._failure is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import pytest
 import receipts
 import sample
@@ -11,11 +12,15 @@ import sample
 import puzzles
 
 RECORDED = receipts.on_record()
+# Before 0.11, `emit_pipeline` traces these two to a program with another number of branches.
+PIPELINED_ANEW = ("ragged_row_sums", "chosen_blocks")
 
 
 @pytest.mark.graduate
 @pytest.mark.parametrize("name", sample.share([one.name for one in receipts.with_kernels()], 6))
 def test_a_receipt_is_as_it_was(name):
+    if name in PIPELINED_ANEW and jax.__version_info__ < (0, 11):
+        pytest.skip("JAX before 0.11 makes another pipeline")
     assert receipts.receipt(puzzles.find(name)) == RECORDED[name], "changed: `make receipts`"
 
 
