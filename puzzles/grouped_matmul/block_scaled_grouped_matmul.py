@@ -49,6 +49,7 @@ def block_scaled_grouped_matmul_spec(
 
 
 # %%
+from puzzles.grouped_matmul._sizes import check_sizes
 from puzzles.grouped_matmul.grouped_matmul import tiles  # bk is a multiple of 128 if K is
 
 
@@ -96,6 +97,7 @@ def block_scaled_grouped_matmul(
             f"scales of shape {scales.shape}: one for each column and each 128 terms of K={K}, "
             f"a multiple of 128: {(E, K // 128, 1, N)}"
         )
+    check_sizes(group_sizes, M)
     bm, bk, bn = tiles(M, K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
     whole = pl.cdiv(M, bm) * bm  # the last tile may hang over

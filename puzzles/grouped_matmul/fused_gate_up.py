@@ -45,6 +45,7 @@ def fused_gate_up_spec(
 
 
 # %%
+from puzzles.grouped_matmul._sizes import check_sizes
 from puzzles.grouped_matmul.grouped_matmul import tiles  # given there
 
 
@@ -88,6 +89,7 @@ def fused_gate_up(
     if (E, rows) != (len(group_sizes), K) or w_up.shape != w_gate.shape:
         weights = f"weights of shapes {w_gate.shape} and {w_up.shape}"
         raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit {weights}")
+    check_sizes(group_sizes, M)
     bm, bk, bn = tiles(M, K, N, lhs.dtype, weights=2)
     offsets = find("group_offsets").solution(group_sizes)
     whole = pl.cdiv(M, bm) * bm  # the last tile may hang over

@@ -89,6 +89,9 @@ def tiles(M, K, N, dtype, weights=1):
 
 
 # %%
+from puzzles.grouped_matmul._sizes import check_sizes
+
+
 def grouped_matmul_kernel(
     offsets_ref, group_ids_ref, tile_ids_ref, lhs_ref, rhs_ref, zeros_ref, o_ref, acc_ref
 ):
@@ -118,6 +121,7 @@ def grouped_matmul(
     (M, K), (E, rows, N) = lhs.shape, rhs.shape
     if (E, rows) != (len(group_sizes), K):
         raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit rhs of shape {rhs.shape}")
+    check_sizes(group_sizes, M)
     bm, bk, bn = tiles(M, K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
     whole = pl.cdiv(M, bm) * bm  # the last tile may hang over

@@ -59,6 +59,9 @@ def grouped_matmul_aligned_kernel(group_ids_ref, lhs_ref, rhs_ref, o_ref, acc_re
 
 
 # %%
+from puzzles.grouped_matmul._sizes import check_sizes
+
+
 def grouped_matmul_aligned(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "M N"]:
@@ -69,6 +72,7 @@ def grouped_matmul_aligned(
         raise ValueError(
             f"blocks of {bk, bn} do not divide K, N = {K, N}: pad to {whole}, with zeros"
         )
+    check_sizes(group_sizes, M)
     group_ids, _, _ = find("tile_metadata").solution(group_sizes, M, bm)
     return pl.pallas_call(
         grouped_matmul_aligned_kernel,

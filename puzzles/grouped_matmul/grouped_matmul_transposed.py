@@ -41,6 +41,7 @@ def grouped_matmul_transposed_spec(
 
 
 # %%
+from puzzles.grouped_matmul._sizes import check_sizes
 from puzzles.grouped_matmul.grouped_matmul import tiles  # given there
 
 
@@ -76,6 +77,7 @@ def grouped_matmul_transposed(
     (M, K), (E, N, columns) = lhs.shape, rhs.shape
     if (E, columns) != (len(group_sizes), K):
         raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit rhs of shape {rhs.shape}")
+    check_sizes(group_sizes, M)
     bm, bk, bn = tiles(M, K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
     whole = pl.cdiv(M, bm) * bm  # the last tile may hang over

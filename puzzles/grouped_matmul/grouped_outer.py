@@ -69,6 +69,9 @@ def tiles(M, K, N, dtype):
 
 
 # %%
+from puzzles.grouped_matmul._sizes import check_sizes
+
+
 def grouped_outer_kernel(
     offsets_ref, group_ids_ref, tile_ids_ref, lhs_ref, rhs_ref, zeros_ref, o_ref, acc_ref
 ):
@@ -105,6 +108,7 @@ def grouped_outer(
     (M, K), (rows, N), E = lhs.shape, rhs.shape, group_sizes.shape[0]
     if rows != M:
         raise ValueError(f"lhs has {M} rows, and rhs {rows}")
+    check_sizes(group_sizes, M)
     bm, bk, bn = tiles(M, K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
     whole = pl.cdiv(M, bm) * bm  # the last tile may hang over

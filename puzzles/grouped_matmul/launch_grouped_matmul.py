@@ -89,12 +89,16 @@ def launch_grouped_matmul_kernel(
 
 
 # %%
+from puzzles.grouped_matmul._sizes import check_sizes
+
+
 def launch_grouped_matmul(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "M N"]:
     (M, K), (E, rows, N) = lhs.shape, rhs.shape
     if (E, rows) != (len(group_sizes), K):
         raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit rhs of shape {rhs.shape}")
+    check_sizes(group_sizes, M)
     bm, bk, bn = 128, 128, 256
     offsets = find("group_offsets").solution(group_sizes)
     groups, tiles, num_steps = find("tile_metadata").solution(group_sizes, M, bm)

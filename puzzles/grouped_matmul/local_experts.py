@@ -48,6 +48,7 @@ def local_experts_spec(
 
 
 # %%
+from puzzles.grouped_matmul._sizes import check_first, check_sizes
 from puzzles.grouped_matmul.grouped_matmul import grouped_matmul_kernel, tiles  # unchanged
 
 
@@ -60,6 +61,8 @@ def local_experts(
     (M, K), (L, rows, N) = lhs.shape, rhs.shape
     if rows != K or len(group_sizes) < L:
         raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit rhs of shape {rhs.shape}")
+    check_sizes(group_sizes, M)
+    check_first(first, L, len(group_sizes))
     bm, bk, bn = tiles(M, K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
     counts = find("tiles_per_group").solution(group_sizes, bm)

@@ -50,6 +50,7 @@ def quantized_grouped_matmul_spec(
 
 # %%
 # given there: a block of int8 and its bf16 copy fit if two blocks of bf16 do
+from puzzles.grouped_matmul._sizes import check_sizes
 from puzzles.grouped_matmul.grouped_matmul import tiles
 
 
@@ -97,6 +98,7 @@ def quantized_grouped_matmul(
             f"scales of shape {scales.shape}: one a column, {(E, 1, N)}, as jnp.broadcast_to "
             "makes them"
         )
+    check_sizes(group_sizes, M)
     bm, bk, bn = tiles(M, K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
     whole = pl.cdiv(M, bm) * bm  # the last tile may hang over

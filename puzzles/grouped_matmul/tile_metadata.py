@@ -53,6 +53,9 @@ def tile_metadata_spec(
 
 
 # %%
+from puzzles.grouped_matmul._sizes import check_sizes
+
+
 def tile_metadata(
     group_sizes: Int[Array, " E"], M: int, bm: int
 ) -> tuple[Int[Array, " steps"], Int[Array, " steps"], Int[Array, ""]]:
@@ -62,6 +65,7 @@ def tile_metadata(
             f"tiles of {bm} rows do not divide M={M}: pad the rows to {whole}; "
             "group_sizes stay, so the new ones are nobody's"
         )
+    check_sizes(group_sizes, M)
     E = len(group_sizes)
     offsets = find("group_offsets").solution(group_sizes)
     counts = find("tiles_per_group").solution(group_sizes, bm)

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from puzzles import array
+
+
+def check_lengths(lengths: Any, table: Any, page: int) -> None:
+    """Raise ValueError if a length is negative or its row of the table has too few pages.
+
+    Under `jit` the lengths are traced, and nothing is checked.
+    """
+    if isinstance(lengths, jax.core.Tracer | jax.ShapeDtypeStruct):
+        return
+    most = table.shape[1] * page
+    for b, length in enumerate(np.asarray(lengths)):
+        if not 0 <= length <= most:
+            raise ValueError(
+                f"lengths[{b}] is {length}: the table has {table.shape[1]} pages of {page} keys "
+                f"for each sequence, so a length is 0 to {most}"
+            )
 
 
 def table_for(

@@ -78,6 +78,9 @@ def gapless_attention_spec(
 
 
 # %%
+from puzzles.pipelines._paged import check_lengths
+
+
 def started(copy):
     copy.start()
 
@@ -162,6 +165,7 @@ def gapless_attention(
 ) -> Float[Array, "B N H"]:
     (B, N, H), (K, _, page, _) = q.shape, k_pages.shape
     group = N // K
+    check_lengths(lengths, table, page)
     block = pl.BlockSpec((None, K, group, H), lambda b, *_: (b, 0, 0, 0))
     two_slots = pltpu.VMEM((2, K, 4 * page, H), k_pages.dtype)
     o = pl.pallas_call(

@@ -74,6 +74,9 @@ def latent_attention_spec(
 
 
 # %%
+from puzzles.pipelines._paged import check_lengths
+
+
 def latent_attention_kernel(
     lengths_ref, table_ref, q_ref, pages_ref, o_ref, slots, sems, m_ref, l_ref, acc_ref
 ):
@@ -122,6 +125,7 @@ def latent_attention(
     V: int,
 ) -> Float[Array, "B N V"]:
     (B, N, D), page = q.shape, pages.shape[1]
+    check_lengths(lengths, table, page)
     return pl.pallas_call(
         latent_attention_kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(

@@ -74,6 +74,9 @@ def paged_attention_spec(
 
 
 # %%
+from puzzles.pipelines._paged import check_lengths
+
+
 def paged_attention_kernel(
     lengths_ref, table_ref, q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref
 ):
@@ -109,6 +112,7 @@ def paged_attention(
     table: Int[Array, "B pages"],
 ) -> Float[Array, "B 1 H"]:
     (B, _, H), (_, page, _), (_, pages) = q.shape, k_pages.shape, table.shape
+    check_lengths(lengths, table, page)
 
     def page_of(b, i, lengths_ref, table_ref):
         # The block index of page i of sequence b, or of its last page if it has fewer.

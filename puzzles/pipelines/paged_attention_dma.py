@@ -71,6 +71,9 @@ def paged_attention_dma_spec(
 
 
 # %%
+from puzzles.pipelines._paged import check_lengths
+
+
 def paged_attention_dma_kernel(
     lengths_ref, table_ref, q_ref, k_pages_ref, v_pages_ref, o_ref,
     k_slots, v_slots, sems, m_ref, l_ref, acc_ref,
@@ -130,6 +133,7 @@ def paged_attention_dma(
     table: Int[Array, "B pages"],
 ) -> Float[Array, "B 1 H"]:
     (B, _, H), page = q.shape, k_pages.shape[1]
+    check_lengths(lengths, table, page)
     query = pl.BlockSpec((None, 1, H), lambda b, *_: (b, 0, 0))
     two_slots = pltpu.VMEM((2, page, H), k_pages.dtype)
     return pl.pallas_call(

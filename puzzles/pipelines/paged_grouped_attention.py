@@ -76,6 +76,9 @@ def paged_grouped_attention_spec(
 
 
 # %%
+from puzzles.pipelines._paged import check_lengths
+
+
 def paged_grouped_attention_kernel(
     lengths_ref, table_ref, q_ref, k_pages_ref, v_pages_ref, o_ref,
     k_slots, v_slots, sems, m_ref, l_ref, acc_ref,
@@ -129,6 +132,7 @@ def paged_grouped_attention(
 ) -> Float[Array, "B N H"]:
     (B, N, H), (K, _, page, _) = q.shape, k_pages.shape
     group = N // K
+    check_lengths(lengths, table, page)
     two_slots = pltpu.VMEM((2, page, H), k_pages.dtype)
     o = pl.pallas_call(
         paged_grouped_attention_kernel,

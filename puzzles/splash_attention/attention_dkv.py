@@ -29,6 +29,7 @@ from puzzles import INTERPRET
 #
 # An output block stays in VMEM only while its visits follow each other.
 # %%
+from puzzles.splash_attention._masks import vmem_limit
 from puzzles.splash_attention.computed_masks import Rule
 
 
@@ -191,7 +192,8 @@ def attention_dkv(
             jax.ShapeDtypeStruct(v.shape, v.dtype),
         ],
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary", "arbitrary")
+            dimension_semantics=("parallel", "arbitrary", "arbitrary"),
+            vmem_limit_bytes=vmem_limit(patterns),
         ),
         interpret=INTERPRET,
     )(rows, cols, masks, flags, *operands)

@@ -35,6 +35,7 @@ from puzzles import INTERPRET
 # weighted by `p`. A tile has only a few keys of a row. But the sum of p·(do·v) is do·(sum of p·v), which is do·o:
 # one number per row, known before the launch.
 # %%
+from puzzles.splash_attention._masks import vmem_limit
 from puzzles.splash_attention.computed_masks import Rule
 
 
@@ -160,7 +161,9 @@ def attention_dq(
             scratch_shapes=[pltpu.VMEM((bq, H), jnp.float32)],
         ),
         out_shape=jax.ShapeDtypeStruct((N, T, H), q.dtype),
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=vmem_limit(patterns)
+        ),
         interpret=INTERPRET,
     )(rows, cols, masks, flags, *operands)
 

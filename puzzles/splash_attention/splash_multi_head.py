@@ -54,6 +54,7 @@ from puzzles import INTERPRET, find
 
 # %%
 Tiles = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # rows, cols, masks, flags
+from puzzles.splash_attention._masks import known_cap, known_mask
 from puzzles.splash_attention.computed_masks import Rule, tiles_of_rule
 from puzzles.splash_attention.flash_attention import spread
 
@@ -244,9 +245,8 @@ def splash_multi_head(
     bk: int = 128,
 ) -> Float[Array, "N T Hv"]:
     N, T, S = *q.shape[:2], k.shape[1]
+    mask, soft_cap = known_mask(mask, N, T, S), known_cap(soft_cap)
     if not callable(mask):
-        shapes = (T, S), (1, T, S), (N, T, S)
-        assert np.shape(mask) in shapes, "a mask is a rule or an array, (T, S) or (N, T, S)"
         tiles, partial_masks = tiles_of_heads(mask, bq, bk)
         return splash_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap)
     assert max(T, S) <= 32_768, "make the list of block numbers, and call splash_over_tiles"

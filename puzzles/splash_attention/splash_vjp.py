@@ -32,6 +32,7 @@ from puzzles import INTERPRET, find
 # * The ids are arrays of integers: the gradient of the pair is `None`.
 # * `o` and `do` may be bf16. Multiply and add up `delta` in f32, and make it a row, (N, 1, T), like `lse`.
 # %%
+from puzzles.splash_attention._masks import known_cap, known_mask, vmem_limit
 from puzzles.splash_attention.computed_masks import Rule, tiles_of_rule
 from puzzles.splash_attention.flash_attention import spread
 
@@ -186,7 +187,9 @@ def forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap, rul
             jax.ShapeDtypeStruct((N, T, Hv), q.dtype),
             jax.ShapeDtypeStruct((N, T, 1), jnp.float32),
         ],
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=vmem_limit(patterns)
+        ),
         interpret=INTERPRET,
     )(rows, cols, masks, flags, *operands)
     return o, lse.reshape(N, 1, T)  # a column in the kernel; kept as a row
@@ -215,6 +218,7 @@ def splash_vjp(
     bk: int = 128,
 ) -> Float[Array, "N T Hv"]:
     N, T, S = *q.shape[:2], k.shape[1]
+    mask, soft_cap = known_mask(mask, N, T, S), known_cap(soft_cap)
     if callable(mask):
         assert max(T, S) <= 32_768, "make the list of block numbers, and call trainable"
         rule, tiles, partial_masks = (
@@ -223,8 +227,6 @@ def splash_vjp(
             np.zeros((0, bq, bk), bool),
         )
     else:
-        shapes = (T, S), (1, T, S), (N, T, S)
-        assert np.shape(mask) in shapes, "a mask is a rule or an array, (T, S) or (N, T, S)"
         rule, (tiles, partial_masks) = None, tiles_of_heads(mask, bq, bk)
     return trainable(q, k, v, segment_ids, tiles, partial_masks, soft_cap, rule)
 
