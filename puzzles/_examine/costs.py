@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,14 +22,11 @@ _WORDS = {
 
 def costs(launches: Sequence[Launch]) -> Costs:
     """The costs of each launch by its name; a second launch of a name is `name #2`."""
-    return dict(zip(_names(launches), map(_cost, launches), strict=True))
-
-
-def _names(launches: Sequence[Launch]) -> Iterator[str]:
-    seen: Counter[str] = Counter()
+    named: Costs = {}
     for one in launches:
-        seen[one.name] += 1
-        yield one.name if seen[one.name] == 1 else f"{one.name} #{seen[one.name]}"
+        again = sum(name.partition(" #")[0] == one.name for name in named)
+        named[f"{one.name} #{again + 1}" if again else one.name] = _cost(one)
+    return named
 
 
 def _cost(one: Launch) -> dict[str, int]:
@@ -42,17 +39,28 @@ def _cost(one: Launch) -> dict[str, int]:
     return counted if one.times is None else counted | {"times": one.times}
 
 
-def dearer(launches: Sequence[Launch], before: Costs, file: str) -> Iterator[Finding]:
-    """Yield a finding for each launch that is new, or costs more than before."""
+def dearer(
+    launches: Sequence[Launch], before: Costs, file: str, tolerance: float = 0
+) -> Iterator[Finding]:
+    """Yield a finding for each new launch, and if a cost rose by more than `tolerance` percent."""
     for launch, (name, now) in zip(launches, costs(launches).items(), strict=True):
         where = dict(launch=launch.name, line=launch.line, name=name, file=file)
         if (then := before.get(name)) is None:
             yield told("dearer", "not_in_the_file", **where)
             continue
-        more = [key for key in _WORDS if now.get(key, 0) > then.get(key, now.get(key, 0))]
+        most = 1 + tolerance / 100
+        more = [key for key in _WORDS if now.get(key, 0) > most * then.get(key, math.inf)]
         if more:
             counts = "; ".join(f"{now[key]:,} {_WORDS[key]}, not {then[key]:,}" for key in more)
             yield told("dearer", "dearer", counts=counts, **where)
+
+
+def lowered(before: Costs, now: Costs) -> Costs:
+    """The costs from before, lowered to those of now; without launches that are gone."""
+    pairs = ((name, each, now[name]) for name, each in before.items() if name in now)
+    return {
+        name: {key: min(n, own.get(key, n)) for key, n in each.items()} for name, each, own in pairs
+    }
 
 
 def read(file: Path) -> dict[str, Costs]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from puzzles._draw import BLUE, FAINT, GREEN, GREY, VERMILLION, card, fold, paragraph, source
-from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch, place
+from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch
 from puzzles._receipt import receipt_html, receipt_text
 from puzzles._rules import address, plural
 
@@ -48,6 +48,11 @@ class Examination:
     def code(self) -> int:
         """For a shell: 0 without errors, 1 with errors, 2 if the function could not be read."""
         return 2 if self.unread else int(self.worst == ERROR)
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """The searches that were skipped, but for wrong numbers: no kernel has a reference here."""
+        return self.unseen + tuple(s for s in self.not_looked if not s.startswith("wrong numbers"))
 
     def fails(self, level: str) -> bool:
         """Whether it has a finding of this severity, or of a worse one."""
@@ -96,7 +101,7 @@ class Examination:
             "schema": SCHEMA,
             "versions": versions(),
             "code": self.code,
-            "findings": [dataclasses.asdict(one) | _fields(one) for one in self.findings],
+            "findings": [dataclasses.asdict(one) | one.place for one in self.findings],
             "launches": [{what: getattr(one, what) for what in _COUNTS} for one in self.launches],
         }
         return json.dumps(data, indent=2, ensure_ascii=False)
@@ -107,11 +112,6 @@ def versions() -> dict[str, str]:
     names = ("pallas-puzzles", "jax", "libtpu")
     installed = ((n, one.version) for n in names for one in metadata.distributions(name=n))
     return dict(reversed([*installed]))  # the first of each name on the path counts
-
-
-def _fields(one: Finding) -> dict[str, object]:
-    """The path and the line number of a finding; None if no file has the line."""
-    return dict(zip(("file", "line_number"), place(one.line) or (None, None), strict=True))
 
 
 def _where(one: Finding) -> str:

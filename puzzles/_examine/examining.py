@@ -47,6 +47,7 @@ from puzzles._program import (
     UnreadableError,
     aimed_at,
     devices_called,
+    equations,
     for_gpus,
     kernel_calls,
     runs_in_python,
@@ -77,7 +78,7 @@ def examine(
         with warnings.catch_warnings(), aimed_at(chip.kind, 1 + chip.megacore):
             warnings.simplefilter("ignore")
             args = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, args)
-            return without_ignored(_examined(fn, args, tuple(chips), seed, compile_timeout))
+            return _examined(fn, args, tuple(chips), seed, compile_timeout)
     finally:
         under_way.pop()
 
@@ -110,7 +111,10 @@ def _examined(fn: Any, args: tuple, chips: tuple, seed: int, timeout: float) -> 
     work.not_looked.append(_NUMBERS)
     said = (work.looked, work.not_looked, work.unseen)
     looked, not_looked, unseen = (tuple(dict.fromkeys(each)) for each in said)
-    return Examination(name, work.findings, launches, looked, not_looked, chips, unseen=unseen)
+    made = Examination(name, work.findings, launches, looked, not_looked, chips, unseen=unseen)
+    bodies = [call.params["jaxpr"] for call in kernel_calls(traced.jaxpr.jaxpr)]
+    within = (line_of(each.source_info) for body in bodies for each in equations(body))
+    return without_ignored(made, within)
 
 
 def _traced(fn: Callable, args: tuple) -> Traced:

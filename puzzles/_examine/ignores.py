@@ -6,71 +6,68 @@ import ast
 import linecache
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from puzzles._examine.examination import Examination
-from puzzles._launch import place
+from puzzles._launch import in_file
 
 _COMMENT = re.compile(r"#\s*examine:\s*ignore\[(?P<rules>[^\]]*)\]\s*(?P<why>.*)")
 
 
-def without_ignored(found: Examination) -> Examination:
+def without_ignored(
+    found: Examination, within: Iterable[str | None] = (), compared: bool = False
+) -> Examination:
     """The examination without the findings that a comment ignores; `ignored` keeps them in words.
 
     A comment stands on a line of the finding's statement, or on lines of its own right above it.
-    A comment without a reason, or without a finding at its launch, is reported. The rule
-    `not-looked`, at a launch, accepts that something was not looked at.
+    The rule `not-looked`, at a launch or in its kernel, accepts that something was not looked at.
+    A comment there without a reason, or without a finding, is reported. within: the lines of the
+    program. compared: the costs were compared, so that `dearer` would be found.
     """
     left, told = [], list(found.ignored)
-    kinds, places = {one.kind for one in found.findings}, map(place, _launched(found))
-    for rule, why, at in (each for where in places if where for each in _comments(*where)):
-        if rule == "not-looked" and why:
-            told.append(f"{rule} at {at}: {why}")
-        elif why and rule not in kinds | {"dearer"} and f"{rule} at {at}: {why}" not in told:
-            told.append(f"nothing at {at}: this target has no finding `{rule}`")
     for finding in found.findings:
-        where = place(finding.line)
-        for rule, why, at in _comments(*where) if where else ():
-            if rule == finding.kind and not why:
-                told.append(f"nothing at {at}: write the reason after `ignore[{rule}]`")
-            elif rule == finding.kind:
-                told.append(f"{rule} at {at}: {why}")
-                break
-        else:
+        whys = [(why, at) for rule, why, at in _comments(finding.line) if rule == finding.kind]
+        told += [f"{finding.kind} at {at}: {why}" for why, at in whys if why]
+        if not any(why for why, _ in whys):
             left.append(finding)
+    lines = [f.line for f in found.findings] + [launch.line for launch in found.launches]
+    each = (one for line in dict.fromkeys([*lines, *within]) for one in _comments(line))
+    for rule, why, at in each:
+        if rule == "not-looked" and why and found.gaps:
+            told.append(f"{rule} at {at}: {why}")
+        elif not why:
+            told.append(f"nothing at {at}: write the reason after `ignore[{rule}]`")
+        elif f"{rule} at {at}: {why}" not in told and (compared or rule != "dearer"):
+            what = "gap" if rule == "not-looked" else f"finding `{rule}`"
+            told.append(f"nothing at {at}: this target has no {what}")
     return replace(found, findings=tuple(left), ignored=tuple(dict.fromkeys(told)))
 
 
-def _launched(found: Examination) -> list[str | None]:
-    return list(dict.fromkeys(launch.line for launch in found.launches))
-
-
-def _comments(file: str, number: int) -> Iterator[tuple[str, str, str]]:
+def _comments(where: str | None) -> Iterator[tuple[str, str, str]]:
     """(rule, reason, place) of each comment that speaks of a line."""
-    lines = linecache.getlines(file)
-    first, last = _statement("".join(lines), number)
+    lines = linecache.getlines(line.file) if (line := in_file(where)) else []
+    if line is None or not _COMMENT.search(text := "".join(lines)):
+        return
+    spans, number = _statements(text), line.line_number
+    first, last = next((s for s in spans if s[0] <= number <= s[1]), (number, number))
     while first > 1 and lines[first - 2].lstrip().startswith("#"):
         first -= 1
     for n in range(first, last + 1):
         if found := _COMMENT.search(lines[n - 1]):
             for rule in found["rules"].split(","):
-                yield rule.strip(), found["why"].strip(), f"{os.path.basename(file)}:{n}"
+                yield rule.strip(), found["why"].strip(), f"{os.path.basename(line.file)}:{n}"
 
 
-def _statement(text: str, number: int) -> tuple[int, int]:
-    """The first and the last line of the statement that a line is part of.
-
-    Of a statement with a body, such as `def` and `with`, only its head counts.
-    """
+@lru_cache(8)
+def _statements(text: str) -> Sequence[tuple[int, int]]:
+    """The first and last line of each statement; of a statement with a body, those of its head."""
     try:
         tree = ast.parse(text)
     except SyntaxError:  # a file that was changed while it ran
-        return number, number
-    for node in ast.walk(tree):
-        if isinstance(node, ast.stmt):
-            body = getattr(node, "body", None)
-            last = body[0].lineno - 1 if body else node.end_lineno or 0
-            if node.lineno <= number <= last:
-                return node.lineno, last
-    return number, number
+        return ()
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    bodies = [getattr(node, "body", None) for node in nodes]
+    ends = [b[0].lineno - 1 if b else n.end_lineno or 0 for b, n in zip(bodies, nodes, strict=True)]
+    return [(node.lineno, end) for node, end in zip(nodes, ends, strict=True)]

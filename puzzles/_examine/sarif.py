@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from puzzles._examine.examination import versions
 from puzzles._examine.subprocesses import Reply
+from puzzles._launch import in_file
 from puzzles._rules import RULES, address
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -26,33 +27,27 @@ def sarif(reports: Sequence[Reply]) -> dict[str, Any]:
         }
         for kind in sorted({one["ruleId"] for one in results})
     ]
+    each, driver = versions(), {"name": "pallas-puzzles", "rules": rules}
+    if own := each.get("pallas-puzzles"):  # installed
+        driver["version"] = own
     run = {
-        "tool": {"driver": {"name": "pallas-puzzles", "rules": rules} | _version()},
+        "tool": {"driver": driver | {"properties": {"versions": each}}},
         "invocations": [{"executionSuccessful": not any(report.unread for report in reports)}],
         "results": results,
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _version() -> dict[str, Any]:
-    each = versions()
-    own = {"version": each["pallas-puzzles"]} if "pallas-puzzles" in each else {}
-    return own | {"properties": {"versions": each}}
-
-
 def _results(report: Reply) -> Iterator[dict[str, Any]]:
-    for finding, place in zip(report.findings, report.places, strict=True):
+    for finding in report.findings:
         result: dict[str, Any] = {
             "ruleId": finding.kind,
             "level": finding.severity,
             "message": {"text": f"{report.target}: {finding.words}"},
         }
-        if place:
-            file, number = place
-            where = {
-                "artifactLocation": {"uri": _address_of(file)},
-                "region": {"startLine": number},
-            }
+        if place := in_file(finding.line):
+            region = {"startLine": place.line_number, "startColumn": place.column or 1}
+            where = {"artifactLocation": {"uri": _address_of(place.file)}, "region": region}
             result["locations"] = [{"physicalLocation": where}]
         yield result
 

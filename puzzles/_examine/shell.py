@@ -21,9 +21,10 @@ from puzzles._examine.sarif import sarif
 from puzzles._examine.subprocesses import Reply, Request, run_request
 from puzzles._examine.targets import TargetError
 from puzzles._launch import ERROR, SEVERITIES
+from puzzles._rules import sentence
 
 FILE, TABLE = "pyproject.toml", "[tool.puzzles.examine]"
-_DEFAULTS = {"chips": ("v5e",), "seed": 0, "fail_on": ERROR, "compile_timeout": 120}
+_DEFAULTS = {"chips": ("v5e",), "seed": 0, "fail_on": ERROR, "compile_timeout": 120, "tolerance": 0}
 
 
 def command(given: argparse.Namespace) -> int:
@@ -33,26 +34,31 @@ def command(given: argparse.Namespace) -> int:
     """
     try:
         targets = settle(given)
-        if given.update_baseline and not given.baseline:
-            raise TargetError("--update-baseline needs the file: --baseline FILE")
-        kept = costs.read(given.baseline) if given.baseline else {}
+        if (given.update_baseline or given.accept_costs) and not given.baseline:
+            raise TargetError("the costs need a file: --baseline FILE")
+        before = costs.read(given.baseline) if given.baseline else {}
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    reports, codes = [], set()
+    kept, reports = dict(before), []
     gone = kept.keys() - {" ".join(target) for target in targets}
     for name in sorted(gone) if not given.target else ():
         print(f"{given.baseline} has costs of {name!r}, which is no target", file=sys.stderr)
+        if given.update_baseline:
+            del kept[name]
     for target in targets:
         begin = time.perf_counter()
         report = _report(target, given, kept)
         report.data["seconds"] = round(time.perf_counter() - begin, 1)
         report.data["code"] = _code(report, given.fail_on, given.strict)
         if not given.json:
-            print(report.text, end="\n\n" if len(targets) > 1 else "\n", flush=True)
+            took = f"{'seconds':<11} {report.data['seconds']}"
+            print(report.text, took, sep="\n", end="\n\n" if targets[1:] else "\n", flush=True)
         reports.append(report)
-        codes.add(report.data["code"])
+    codes = {report.data["code"] for report in reports}
     code = next(code for code in (1, 2, 0) if code in codes)
+    if given.baseline and kept != before:
+        _write(given.baseline, kept)
     if given.sarif:
         _write(given.sarif, sarif(reports))
     if given.json:
@@ -63,16 +69,20 @@ def command(given: argparse.Namespace) -> int:
 
 
 def _report(target: list[str], given: argparse.Namespace, kept: dict[str, costs.Costs]) -> Reply:
-    """The report on one target; keep its costs if none are kept yet, or on `--update-baseline`."""
+    """The report on one target; write its costs if the options or a new target ask for it."""
     name, (function, *arguments) = " ".join(target), target
-    before = None if given.update_baseline else kept.get(name)
+    before = None if given.accept_costs else kept.get(name)
     file = str(given.baseline)
     settings = {name: getattr(given, name) for name in ("chips", "seed", "compile_timeout")}
-    asked = Request(function, tuple(arguments), settings, before, file)
+    asked = Request(function, tuple(arguments), settings, before, file, given.tolerance)
     report = run_request(asked, given.timeout)
-    if given.baseline and before is None and report.costs:
-        kept[name] = report.costs
-        _write(given.baseline, kept)
+    if not given.baseline or not report.costs:
+        return report
+    least = report.costs if before is None else costs.lowered(before, report.costs)
+    if before is not None and least != before and not given.update_baseline:
+        print(f"{name} costs less than in {file}: lower it by --update-baseline", file=sys.stderr)
+    elif least != before:
+        kept[name] = least
         print(f"the costs of {name} are written to {file}", file=sys.stderr)
     return report
 
@@ -101,7 +111,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print one JSON document")
     add("--sarif", metavar="FILE", type=Path, help="write SARIF 2.1.0 there")
     add("--baseline", metavar="FILE", type=Path, help="costs: written, and later compared")
-    add("--update-baseline", action="store_true", help="write the costs anew")
+    add("--tolerance", type=float, metavar="PERCENT", help="by which a cost may rise; 0")
+    add("--update-baseline", action="store_true", help="lower the costs, drop those of no target")
+    add("--accept-costs", action="store_true", help="write the costs anew, also those that rose")
     add("--timeout", type=float, metavar="SECONDS", help="for each target")
     add("--compile-timeout", type=float, metavar="SECONDS", help="for libtpu and each chip; 120")
     add("--fail-on", choices=SEVERITIES, help="the mildest finding that exits with 1; error")
@@ -128,9 +140,7 @@ def settle(given: argparse.Namespace) -> list[list[str]]:
     if not isinstance(targets, list) or not all(isinstance(one, str) for one in targets):
         raise TargetError(f"`targets` in {TABLE} of {FILE}: a list of texts is asked for")
     if not targets:
-        raise TargetError(
-            f"name a target, module:function, or write `targets` into {TABLE} of {FILE}"
-        )
+        raise TargetError(sentence("no_targets", table=TABLE, file=FILE))
     return [shlex.split(one) for one in targets]
 
 

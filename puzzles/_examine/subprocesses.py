@@ -16,7 +16,7 @@ from puzzles._examine.examining import examine
 from puzzles._examine.ignores import without_ignored
 from puzzles._examine.targets import TargetError, argument, load, made
 from puzzles._judge import unwrap
-from puzzles._launch import Finding, place, placed
+from puzzles._launch import Finding, Line, in_file, placed
 
 DEVICES = 8  # of which a file may make a mesh
 
@@ -25,7 +25,8 @@ DEVICES = 8  # of which a file may make a mesh
 class Request:
     """A target as it is typed, with the settings of its examination.
 
-    before: the earlier costs of its launches, from the file called `kept`.
+    before: the earlier costs of its launches, from the file called `kept`, which may rise by
+    `tolerance` percent.
     """
 
     target: str
@@ -33,14 +34,15 @@ class Request:
     settings: Mapping[str, Any] = field(default_factory=dict)
     before: Costs | None = None
     kept: str = ""
+    tolerance: float = 0
 
 
 @dataclass(frozen=True)
 class Reply:
     """The part of an examination that leaves its process.
 
-    gaps: searches that were skipped. places: the path and the line of each finding, or those of
-    the function; None if no file has them.
+    findings: a finding without a line has the first of its function. gaps: searches that were
+    skipped, unless a comment accepts it.
     """
 
     target: str
@@ -49,21 +51,15 @@ class Reply:
     findings: tuple[Finding, ...]
     unread: str
     gaps: tuple[str, ...]
-    places: tuple[tuple[str, int] | None, ...] = ()
     costs: Costs | None = None
 
     @classmethod
     def of(cls, target: str, found: Examination, fn: object = None) -> Reply:
-        # No kernel has a reference here, so missing numbers are not a gap.
-        missed = tuple(s for s in found.not_looked if not s.startswith("wrong numbers"))
-        gaps = found.unseen + missed
-        if any(one.startswith("not-looked at ") for one in found.ignored):
-            gaps = ()
-        places = tuple(place(one.line) or home_of(fn) for one in found.findings)
-        return cls(
-            target, str(found), json.loads(found.to_json()), found.findings, found.unread,
-            gaps, places, costs(found.launches),
-        )  # fmt: skip
+        accepted = any(one.startswith("not-looked at ") for one in found.ignored)
+        gaps = () if accepted else found.gaps
+        placed = (replace(f, line=in_file(f.line) or home_of(fn)) for f in found.findings)
+        data, findings = json.loads(found.to_json()), tuple(placed)
+        return cls(target, str(found), data, findings, found.unread, gaps, costs(found.launches))
 
     @classmethod
     def unlooked(cls, target: str, why: str) -> Reply:
@@ -90,10 +86,10 @@ def run_request(asked: Request, timeout: float | None = None) -> Reply:
         process.join()
 
 
-def home_of(fn: Any) -> tuple[str, int] | None:
-    """The path and the first line of a function; None if no file has it."""
+def home_of(fn: Any) -> Line | None:
+    """The first line of a function; None if no file has it."""
     code = getattr(unwrap(fn), "__code__", None)
-    return place(placed(code.co_filename, code.co_firstlineno)) if code else None
+    return in_file(placed(code.co_filename, code.co_firstlineno)) if code else None
 
 
 def _answer(pipe: Connection, asked: Request) -> None:
@@ -116,6 +112,6 @@ def looked_at(asked: Request) -> Reply:
     fn, args = made(load(asked.target), [argument(text) for text in asked.arguments])
     found = examine(fn, *args, **asked.settings)
     if asked.before is not None:
-        more = dearer(found.launches, asked.before, asked.kept)
-        found = without_ignored(replace(found, findings=(*more, *found.findings)))
+        more = dearer(found.launches, asked.before, asked.kept, asked.tolerance)
+        found = without_ignored(replace(found, findings=(*more, *found.findings)), compared=True)
     return Reply.of(asked.target, found, fn)

@@ -32,17 +32,14 @@ def load(target: str) -> Callable:
     """The object that `module:function`, `file.py:function` or `module:object.attr` names."""
     where, _, path = target.rpartition(":")
     if not where or not path:
-        raise TargetError(
-            f"{target!r} names no function: write module:function, as in kernels:matmul"
-        )
+        raise TargetError(sentence("no_target", text=target))
     try:
         found = _module(where)
     except TargetError:
         raise
     except (Exception, SystemExit) as error:
-        raise TargetError(
-            f"{where!r} cannot be imported: {type(error).__name__}: {error}"
-        ) from None
+        why = f"{type(error).__name__}: {error}"
+        raise TargetError(f"{where!r} cannot be imported: {why}") from None
     try:
         return attrgetter(path)(found)
     except AttributeError:
@@ -73,9 +70,7 @@ def _module(where: str) -> ModuleType:
         return importlib.import_module(where)
     file = Path(where).resolve()
     if not file.is_file():
-        raise TargetError(
-            f"{where!r} is no file: a path ends with .py, a module has dots and no slash"
-        )
+        raise TargetError(sentence("no_path", text=where))
     names, folder = [file.stem], file.parent
     while (folder / "__init__.py").exists():
         names, folder = [folder.name, *names], folder.parent

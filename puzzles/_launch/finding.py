@@ -16,7 +16,6 @@ from puzzles._rules import fault
 
 _JAX = os.path.join(os.path.dirname(jax.__file__), "_src")
 _ENDS_A_CALL = re.compile(r"[^(\[{]*[)\]}]")
-_PLACES: dict[str, tuple[str, int]] = {}  # file and line number, by the text that `placed` returned
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
@@ -25,6 +24,17 @@ KINDS = (
     "misaligned", "promise", "vmem", "smem", "parallel", "outside", "lowering", "compile", "idle",
     "steps", "refetch", "race",
 )  # fmt: skip
+
+
+class Line(str):
+    """`file:number: text`, with the absolute path, the number and the column of the code.
+
+    column: from 1; None if unknown. file: "" if there is no such file.
+    """
+
+    file: str
+    line_number: int
+    column: int | None
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,12 @@ class Finding:
     def words(self) -> str:
         """The message: fault, place and remedy."""
         return f"{self.says} {self.remedy}".strip()
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The file, the line_number and the column of its line; None if it is in no file."""
+        line = in_file(self.line)
+        return vars(line) if line else dict.fromkeys(("file", "line_number", "column"))
 
 
 def told(kind: str, words: str, severity: str = ERROR, /, **facts: Any) -> Finding:
@@ -88,25 +104,27 @@ def text_at(file: str, number: int) -> str:
     return f"{head} … {text}" if (head := next(heads, "")) else text
 
 
-def placed(file: str, number: int) -> str:
+def placed(file: str, number: int, column: int | None = None) -> Line:
     """`file:number: text`, without the file's folder; a notebook's cell is "cell"."""
     name = "cell" if file.startswith("<") or "ipykernel" in file else os.path.basename(file)
     text = text_at(file, number)
-    line = f"{name}:{number}: {text}" if text else f"{name}:{number}"
-    _PLACES[line] = os.path.abspath(file), number
+    line = Line(f"{name}:{number}: {text}" if text else f"{name}:{number}")
+    line.file = os.path.abspath(file) if os.path.isfile(file) else ""
+    line.line_number, line.column = number, column
     return line
 
 
-def place(line: str | None) -> tuple[str, int] | None:
-    """Path and line number of a text that `placed` returned; None if there is no such file."""
-    source = _PLACES.get(line or "")
-    return source if source and os.path.isfile(source[0]) else None
+def in_file(line: str | None) -> Line | None:
+    """The line, if it is in a file that exists; else None."""
+    return line if isinstance(line, Line) and line.file else None
 
 
-def line_of(info: Any) -> str | None:
+def line_of(info: Any) -> Line | None:
     """`file:number: text` of the innermost line outside JAX in an equation's `source_info`."""
     frame = None if info is None else user_frame(info)
-    return None if frame is None else placed(frame.file_name, frame.start_line)
+    if frame is None:
+        return None
+    return placed(frame.file_name, frame.start_line, frame.start_column + 1)
 
 
 def text_of(info: Any) -> str:
@@ -115,7 +133,7 @@ def text_of(info: Any) -> str:
     return "" if frame is None else text_at(frame.file_name, frame.start_line)
 
 
-def line_of_function(jaxpr: Any) -> str | None:
+def line_of_function(jaxpr: Any) -> Line | None:
     """`file:number: text` of the function that a jaxpr was traced from."""
     file, number = function_place(jaxpr)
     return None if not file or file.startswith(_JAX) else placed(file, number)

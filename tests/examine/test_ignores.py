@@ -27,9 +27,10 @@ IGNORE = "examine: ignore[out-of-bounds]"
 
 @pytest.fixture
 def module(folder_here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModuleType]:
-    def write(above: str = "pass", within: str = "") -> ModuleType:
+    def write(above: str = "pass", within: str = "", store: str = "") -> ModuleType:
         file = folder_here / "written.py"
-        file.write_text(TEXT.replace("ABOVE", above).replace("WITHIN", within))
+        text = TEXT.replace("ABOVE", above).replace("WITHIN", within)
+        file.write_text(text.replace("* 2", f"* 2  # {store}"))
         spec = importlib.util.spec_from_file_location("written", file)
         made = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, "written", made)
@@ -82,6 +83,20 @@ def test_strict_accepts_a_gap_with_a_reason(folder_here, capsys, comment, code) 
     assert data["versions"]["jax"] == jax.__version__
     assert data["seconds"] >= 0
     assert any("not-looked at gaps.py:14" in line for line in data["ignored"]) == (code == 0)
+    assert any("write the reason" in line for line in data["ignored"]) == comment.endswith("]")
+
+
+@pytest.mark.parametrize("where", ["within", "store"])
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [("not-looked", "has no gap"), ("hazard", "has no finding `hazard`"), ("dearer", "")],
+)
+def test_a_comment_without_use_is_reported(module, monkeypatch, where, rule, says) -> None:
+    monkeypatch.setattr("puzzles._examine.examination.Examination.gaps", ())
+    made = module(**{where: f"examine: ignore[{rule}] it was once needed"})
+    (said,) = puzzles.examine(made.beyond, X).ignored or ("",)
+    assert said.endswith(says)
+    assert bool(said) == bool(says)
 
 
 def test_a_finding_in_json_has_path_and_line(folder_here, capsys) -> None:
@@ -89,6 +104,17 @@ def test_a_finding_in_json_has_path_and_line(folder_here, capsys) -> None:
     assert main(["examine", "at.py:make", "--json"]) == 1
     (one,) = json.loads(capsys.readouterr().out)["findings"]
     assert (one["file"], one["line_number"]) == (str((folder_here / "at.py").resolve()), 13)
+    assert one["column"] is None  # JAX keeps no column of an index map
+
+
+def test_a_finding_at_an_equation_has_a_column(folder_here, capsys) -> None:
+    text = TEXT.replace("x_ref[...] * 2", "2 * x_ref[pl.ds(pl.program_id(0), 8)]")
+    text = text.replace("ABOVE", "pass").replace("i + 1", "i")
+    (folder_here / "column.py").write_text(text)
+    assert main(["examine", "column.py:make", "--json"]) == 1
+    (one,) = json.loads(capsys.readouterr().out)["findings"]
+    line = text.splitlines()[one["line_number"] - 1]
+    assert line[one["column"] - 1 :].startswith("x_ref[")
 
 
 def test_numpy_arrays_are_traced_as_arrays_of_jax(module) -> None:
