@@ -30,6 +30,7 @@ PUZZLES = (
     "attention_dkv",
     "splash_vjp",
     "linear_attention",
+    "gated_linear_attention",
 )
 MAIN_ROAD = (
     "attention",
@@ -80,5 +81,5 @@ The forward pass keeps one number per row for them. The same number also lets yo
     "linear_attention": """## Part V: a state in place of the keys
 
 Without the softmax, one matrix replaces all earlier keys and values. Most layers of some models of 2025 work this way. Your kernel
-carries the matrix in scratch, from chunk to chunk. You need nothing of Parts II to IV for it.""",
+carries the matrix in scratch, from chunk to chunk. Then the matrix learns to forget. You need nothing of Parts II to IV for it.""",
 }
