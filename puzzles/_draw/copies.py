@@ -121,13 +121,13 @@ def copies_section(data: Data) -> str:
     x = edges(timeline, max(_NARROW, min(_WIDE, _ROOM // count)))
     picture, height = copies_picture(timeline, x, data["grid"])
     frames = Frames("moment", count, opened)
+    moment = frames.element("b", each(map(str, range(1, count + 1))))
     here = [f"left:{px(a)}px;width:{px(b - a)}px" for a, b in itertools.pairwise(x)]
     pages = piece(
         "copies",
         head=head,
         wrong=faults(wrong(timeline)),
-        moment=frames.element("b", each(map(str, range(1, count + 1)))),
-        count=count,
+        moments=piece("moments", moment=moment, count=count) if count > 1 else "",
         steps='<div class="pz-grid">grid step</div>' * bool(data["grid"]),
         labels="".join(f'<div title="{name}">{name}</div>' for name in names),
         edges=" ".join(map(px, x)),

@@ -89,7 +89,8 @@ def _still(operand: Operand, role: str) -> Data:
 
 def _filled(operand: Operand, launch: Launch, at: np.ndarray) -> Data:
     """The share of its sum that a Ref holds after each step, in per cent, if it holds a sum."""
-    share = None if "sem" in operand.space else launch.added(operand)
+    counts = "sem" in operand.space or operand.space == "smem"  # no part of a result
+    share = None if counts else launch.added(operand)
     return {} if share is None else {"filled": np.round(100 * share[at]).astype(int).tolist()}
 
 

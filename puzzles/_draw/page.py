@@ -82,36 +82,37 @@ def _walk(data: Data) -> str:
         else:
             panel = still_panel(data, frames, operand, view)
         side = {"row": "left", "column": "right"}.get(operand.get("band", ""), operand["role"])
+        side = "output" if operand.get("to", [0])[0] else side  # in HBM, and copied to
         sides[side] = sides.get(side, "") + panel
     for role in ("any", "scratch"):
         sides[role] = f'<div class="pz-stack">{sides[role]}</div>' * bool(sides[role])
     lines = "<br>".join(map(html.escape, summary(data)))  # as the plain text has them
-    still = (
-        f"; not drawn, since no step changes them: {', '.join(still_names)}" if still_names else ""
-    )
+    still = f"; not drawn: {', '.join(still_names)}" * bool(still_names)
     copied = copies_section(data) if data["copies"] else ""
+    alone = data["kept"] == 1  # no grid to walk through
+    empty = alone and (copied or not any("count" in o for o in data["operands"]))
     parts = [
         _head(data),
         wrong,
         copied,
-        _bar(data, frames),
-        _strip(data),
+        "" if alone else _bar(data, frames),
+        "" if empty else _strip(data),
         f'<div class="pz-lists">{sides["scalar"]}</div>' * bool(sides["scalar"]),
         "" if factors else map_of(data, frames),
         piece("board of a product" if factors else "board", **sides, body=_body(data, frames)),
         key(frames.marks("".join(sides.values())) | ({"fault"} if data["faults"] else set())),
         f"<details><summary>each operand in numbers{still}</summary>{lines}</details>",
     ]
-    alone = " pz-alone" * bool(copied and data["kept"] == 1)  # no grid to walk through
     label = f"Grid walk of {html.escape(title(data))}"
-    return frames.figure("".join(parts), f"pz-walk{alone}", label)
+    return frames.figure("".join(parts), "pz-walk", label)
 
 
 def _stays(data: Data, operand: Data) -> bool:
-    """True if the operand looks the same in every frame, and no fault names it."""
+    """True for a semaphore, or if the operand looks the same in every frame; no fault names it."""
     wrong = {fault["operand"] for fault in data["faults"]}
     still = operand["role"] in ("scratch", "any") and "filled" not in operand
-    return still and data["kept"] > 1 and operand["name"] not in wrong
+    small = data["kept"] > 1 or "sem" in operand["space"]
+    return still and small and operand["name"] not in wrong
 
 
 def _head(data: Data) -> str:
@@ -141,8 +142,12 @@ def _strip(data: Data) -> str:
     """
     names, rows = _rows(data)
     labels = "".join(f'<div title="{name}">{name}</div>' for name in names)
-    words = sentence("pipeline_of_blocks") if data["kept"] > 1 else ""
-    return piece("strip", labels=labels, columns=data["kept"] + 2, rows=rows, pipeline=words)
+    places = dict(slot="", cursor="", pipeline="")
+    if data["kept"] > 1:
+        labels = f"<div>step</div>{labels}"
+        places |= {name: f'<div class="pz-{name}"></div>' for name in ("slot", "cursor")}
+        places["pipeline"] = sentence("pipeline_of_blocks")
+    return piece("strip", labels=labels, columns=data["kept"] + 2, rows=rows, **places)
 
 
 def _rows(data: Data) -> tuple[list[str], str]:

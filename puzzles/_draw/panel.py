@@ -29,9 +29,11 @@ def views(data: Data, size: float = 1.0) -> list[Data]:
 
     size: the scale, relative to a grid timeline's. Operands without a picture get {}.
     """
+    held = [o for o in data["operands"] if o["role"] == "scratch" and "sem" not in o["space"]]
     shapes = [o["shape"][-2:] for o in data["operands"] if "count" in o]
-    longest = LONGEST if any(len(shape) > 1 for shape in shapes) else 160
-    scale = size * longest / max([1, *itertools.chain(*shapes)])
+    if all(len(shape) < 2 for shape in shapes):  # a scalar must not be larger than scratch
+        shapes += [o["shape"][-2:] for o in held]
+    scale = size * LONGEST / max([1, *itertools.chain(*shapes)])
     faulty = {f["operand"] for f in data["faults"]}
     geometry: list[Data] = []
     for operand in data["operands"]:
@@ -39,7 +41,7 @@ def views(data: Data, size: float = 1.0) -> list[Data]:
             rim = EDGE if operand["name"] in faulty else _RIM
             geometry.append(_view(operand, scale, size * _ROW, rim))
         else:
-            geometry.append(_still(operand, scale) if operand["role"] == "scratch" else {})
+            geometry.append(_still(operand, scale) if operand in held else {})
     return geometry
 
 

@@ -1,7 +1,7 @@
-// The script of a walk: it turns the pages that Python has drawn (book.py), and loads nothing.
-// Every book on a page is found by its class and started once, whoever's copy of this runs first:
+// The script of a walk: it turns the pages that Python has drawn (frames.py), and loads nothing.
+// Every figure on a page is found by its class and started once, whoever's copy of this runs first:
 // hosts run scripts from places of their own, so `document.currentScript` says little.
-// book.py puts __VERSION__ in.
+// frames.py puts __VERSION__ in.
 
 (() => {
 'use strict';

@@ -16,6 +16,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -333,14 +334,23 @@ def _examined() -> str:
     return puzzles.examine(kernels["matmul"], shape, shape)._repr_html_()
 
 
-def _lanes(fn: Any) -> str:
-    """Four devices over time, and, of a wrong ring, the copy that overwrites a slot."""
+def _displayed(call: Callable[[], None]) -> str:
+    """The page that one of the functions that draw displays."""
     pages: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_show, "display", lambda text, page: pages.append(page))
-        puzzles.show(over_mesh(fn, {"x": 4}), jnp.ones((4, 16, 128), jnp.float32))
+        call()
     (page,) = pages
     return page
+
+
+def _drawn(fn: Any, *args: Any) -> str:
+    return _displayed(lambda: puzzles.show(fn, *args))
+
+
+def _lanes(fn: Any) -> str:
+    """Four devices over time, and, of a wrong ring, the copy that overwrites a slot."""
+    return _drawn(over_mesh(fn, {"x": 4}), jnp.ones((4, 16, 128), jnp.float32))
 
 
 SHOWN = {
@@ -357,6 +367,8 @@ SHOWN = {
     "walk": lambda: _walk("fix_the_grid", solved=False),
     "many_operands": lambda: _walk("attention_dkv"),
     "copied": lambda: _walk("double_buffered_matmul"),
+    "semaphores": lambda: _drawn(puzzles.find("right_permute").solution),
+    "scalar": lambda: _drawn(puzzles.find("copy_rows").solution),
     "sweep": _sweep_of_tiles,
     "lanes": lambda: _lanes(puzzles.find("ring_all_reduce").solution),
     "crossed lanes": lambda: _lanes(starter_function(puzzles.find("fix_the_ring"))),

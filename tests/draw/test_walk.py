@@ -473,6 +473,36 @@ def test_a_bug_of_the_drawing_is_owned(monkeypatch, capsys):
     assert "our bug, not yours" in capsys.readouterr().out
 
 
+def test_a_semaphore_has_no_picture_and_a_kernel_without_blocks_no_strip(shown):
+    puzzles.show(puzzles.find("right_permute").solution)
+    ((text, page),) = shown
+    body = page.partition("</style>")[2]
+    assert "send_sem: () dma_sem; semaphore" in text
+    assert "not drawn: send_sem, recv_sem" in body
+    for gone in ("pz-scratch", "pz-strip", "pz-moment", "pz-step"):
+        assert gone not in re.sub(r"<script.*?</script>", "", body, flags=re.DOTALL), gone
+    # The output stands on the right of the body, though it stays in HBM.
+    assert body.index("x_ref") < body.index("<b>body</b>") < body.index("<b>o_ref</b>")
+
+
+def test_a_strip_of_one_step_has_no_slider(shown):
+    puzzles.show(puzzles.find("add_ten").solution)
+    puzzles.show(puzzles.find("vector_add").solution)
+    one, many = (page.partition("</style>")[2].partition("<script>")[0] for _, page in shown)
+    for part in ("<div>step</div>", "pz-slot", "pz-cursor"):
+        assert part not in one
+        assert part in many
+    assert "pz-strip" in one
+
+
+def test_scratch_keeps_its_form_next_to_a_scalar(shown):
+    puzzles.show(puzzles.find("copy_rows").solution)
+    wide, high = map(
+        float, re.search(r'pz-scratch" width="(\S+)" height="(\S+)"', shown[0][1]).groups()
+    )
+    assert (wide - 2) / (high - 2) == pytest.approx(384 / 64, rel=0.02)
+
+
 def test_a_starter_whose_launch_is_complete_can_be_seen(shown):
     puzzles.show(puzzles._puzzle.starter_function(puzzles.find("tiled_matmul")))
     ((text, _),) = shown
