@@ -16,18 +16,25 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from puzzles import _draw, _simulator
 from puzzles._check import described, display, find_for, our_bug, say
 from puzzles._compile import CHIPS, NoEstimateError, lowered
 from puzzles._compile import estimated_cycles as cycles_by_libtpu
-from puzzles._draw import code, lanes_picture, lanes_text, plot_svg, walk_data, walk_page, walk_text
 from puzzles._judge import Code, is_function, message_of, on_chips, wire_rows
 from puzzles._ladders import UnknownPuzzleError
-from puzzles._launch import Launch, Traced, faults, nothing_launched, trace, trace_call
+from puzzles._launch import (
+    Launch,
+    Traced,
+    faults,
+    nothing_launched,
+    timeline,
+    trace,
+    trace_call,
+)
 from puzzles._program import UnreadableError, over_mesh
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import figures, receipt_html, receipt_text, seconds_words
 from puzzles._rules import sentence
-from puzzles._simulator import HazardError, Semantics, SimulationError, on_mesh, run_devices
 
 _IN_A_ROW, _ROWS = 10, 5  # calls in a row before waiting; number of rows
 
@@ -42,23 +49,35 @@ def show(fn: Callable, *args: object) -> None:
     """
     with _showing_errors("drawing this"):
         launches, traced = _looked_at(fn, args, "show")
-        walks = [walk_data(launch) for launch in launches]
-        text, page = "\n\n".join(map(walk_text, walks)), walk_page(walks)
-        if traced and on_mesh(traced):
-            text, page = _with_lanes(traced, text, page)
+        walks = list(_walks(launches, traced))
+        text, page = "\n\n".join(map(_draw.walk_text, walks)), _draw.walk_page(walks)
+        if traced and _simulator.on_mesh(traced):
+            lanes, picture = _lanes(traced)
+            text, page = f"{lanes}\n\n{text}", f"{picture}{page}"
         display(text, page)
 
 
-def _with_lanes(traced: Traced, text: str, page: str) -> tuple[str, str]:
-    """A drawing of launches with the copies between devices, up to the first hazard."""
+def _walks(launches: Sequence[Launch], traced: Traced | None) -> Iterator[dict[str, Any]]:
+    """Yield the data of each picture; if data decide the copies of a launch, from a run."""
+    read = map(timeline, launches)
+    unclear = [bool(copies and copies.unknown) for copies in read]
+    meshed = traced and _simulator.on_mesh(traced)
+    ran = _simulator.timelines_of_run(traced) if traced and any(unclear) and not meshed else {}
+    for launch, doubt in zip(launches, unclear, strict=True):
+        data = _draw.walk_data(launch, ran.get(launch) if doubt else None)
+        yield data | {"copies": None} if meshed and doubt else data  # the lanes show them
+
+
+def _lanes(traced: Traced) -> tuple[str, str]:
+    """The copies between devices up to the first hazard, as text and as a picture."""
     hazard = ""
     try:
-        wire = run_devices(traced, Semantics()).wire
-    except HazardError as error:
+        wire = _simulator.run_devices(traced, _simulator.Semantics()).wire
+    except _simulator.HazardError as error:
         wire, hazard = error.wire, error.finding.says
-    lanes = f"{hazard}\n{lanes_text(wire)}".strip()
-    words = f"<p>{code(hazard)}</p>" * bool(hazard)
-    return f"{lanes}\n\n{text}", f"{words}{lanes_picture(wire)}{page}"
+    words = f"<p>{_draw.code(hazard)}</p>" * bool(hazard)
+    lanes = f"{hazard}\n{_draw.lanes_text(wire)}".strip()
+    return lanes, f"{words}{_draw.lanes_picture(wire)}"
 
 
 def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
@@ -72,7 +91,7 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
         launches, traced = _looked_at(fn, args, "receipt")
         refused = [finding.words for finding in lowered(traced)] if traced else []
         text = receipt_text(tuple(launches), chip, limits=True, refused=refused)
-        if traced and on_mesh(traced):
+        if traced and _simulator.on_mesh(traced):
             text += f"\n{wire_rows(on_chips(traced, chip).wire, chip)}"
         display(text, receipt_html(text))
 
@@ -98,7 +117,7 @@ def plot(values: Sequence[float], title: str = "") -> None:
         raise ValueError("nothing to plot: the sequence is empty")
     numbers = [float(value) for value in values]
     words = " ".join([f"{title}:"] * bool(title) + [f"{value:.4g}" for value in numbers])
-    picture = plot_svg(numbers, title)
+    picture = _draw.plot_svg(numbers, title)
     if picture is None:
         say(words)
     else:
@@ -144,7 +163,7 @@ def _showing_errors(activity: str) -> Iterator[None]:
     """Context manager: show an exception as a sentence instead of raising it."""
     try:
         yield
-    except (UnreadableError, SimulationError) as error:
+    except (UnreadableError, _simulator.SimulationError) as error:
         say(str(error))
     except KeyboardInterrupt:
         say("interrupted: nothing was shown; run the cell again.")

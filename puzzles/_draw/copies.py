@@ -19,6 +19,7 @@ Marked = dict[str, list[tuple[int, int, int]]]  # mark -> (row, first phase, end
 
 _ROW, _BAR, _STEPS = 36.0, 14.0, 20.0  # pixels: a row, the bar in it, the line of grid steps
 _NARROW, _WIDE, _ROOM = 24.0, 64.0, 640.0  # of a phase, and of all phases
+_NAMED = 4  # copies in flight that a sentence names
 _SHORT = 0.4  # of a phase: a wait for a copy that was in flight before
 _KERNEL = -1  # the row above those of the slots
 _MARKS = ("waits", "landed", "inward", "outward", "work", "fault")  # the last lies on top
@@ -37,7 +38,8 @@ def summary(timeline: Timeline) -> str:
     name = "nothing_overlaps" if computing else "no_work"
     facts = dict(moments=plural(computing, "moment"), overlapped=overlapped)
     words = _rules.sentence("copies_overlap" if overlapped else name, **facts)
-    return f"{words} {timeline.unknown}".strip()
+    ran = _rules.sentence("copies_of_a_run", data=timeline.run) if timeline.run else ""
+    return f"{ran} {words} {timeline.unknown}".strip()
 
 
 def wrong(timeline: Timeline) -> list[str]:
@@ -58,7 +60,8 @@ def sentence(timeline: Timeline, number: int) -> str:
         f"`{names[span.slot]}` {'←' if span.inward else '→'} `{span.other}`"
         for span in timeline.flying(number)
     ]
-    return f"{words}. In flight: {', '.join(flying) or 'nothing'}."
+    more = f" and {len(flying) - _NAMED} more" * (len(flying) > _NAMED)
+    return f"{words}. In flight: {', '.join(flying[:_NAMED]) or 'nothing'}{more}."
 
 
 def edges(timeline: Timeline, wide: float) -> list[float]:

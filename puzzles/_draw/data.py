@@ -11,19 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._launch import Launch, Operand, faults, step_number, timeline
+from puzzles._launch import Launch, Operand, Timeline, faults, step_number, timeline
 from puzzles._receipt import moved
 
 STEPS = 480  # shown of a longer grid
 _NUMBERS = 128  # of a prefetched array that are printed
-_READS = 6  # different entries of a prefetched array that a step reads
 _CELLS = 1 << 18  # blocks of an array at most, for a search for untouched blocks
 
 Data = dict[str, Any]
 
 
-def walk_data(launch: Launch) -> Data:
-    """Everything a picture of `launch` needs."""
+def walk_data(launch: Launch, copies: Timeline | None = None) -> Data:
+    """Everything a picture of `launch` needs.
+
+    copies: the timeline of a run; None: the launch's own.
+    """
     wrong = faults(launch)
     numbers = [step_number(launch, f) for f in wrong]
     at = _shown(launch.steps, [n for n in numbers if n is not None])
@@ -64,7 +66,7 @@ def walk_data(launch: Launch) -> Data:
                 for o in launch.scratch
             ),
         ],
-        "copies": timeline(launch),
+        "copies": copies or timeline(launch),
     }
 
 
@@ -107,9 +109,7 @@ def _scalar(operand: Operand, contents: np.ndarray | None, launch: Launch, at: n
     data = _still(operand, "scalar")
     if contents is not None:
         data["numbers"] = np.asarray(contents).reshape(-1)[:_NUMBERS].tolist()
-        data["used"] = [
-            values[at].tolist() for values in launch.elements_read(operand.name)[:_READS]
-        ]
+        data["used"] = [values[at].tolist() for values in launch.elements_read(operand.name)]
     return data
 
 

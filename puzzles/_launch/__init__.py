@@ -8,7 +8,7 @@ a kernel makes by hand. This package runs nothing, judges no kernel, and knows n
 
 from __future__ import annotations
 
-from puzzles._launch.abstract_refs import memory_space, scoped_names
+from puzzles._launch.abstract_refs import Buffer, allocated, memory_space, scoped_names
 from puzzles._launch.block_checks import faults, step_number
 from puzzles._launch.copies import Copy, by_pipeline
 from puzzles._launch.copies_in_flight import Flight, Flights, View
@@ -33,7 +33,7 @@ from puzzles._launch.launch import Launch
 from puzzles._launch.log import ARITHMETIC, REDUCTIONS, TRANSCENDENTAL, Dot
 from puzzles._launch.operand import Operand, itemsize
 from puzzles._launch.slices import in_last_tile, ranges_of, ranges_shown, taken
-from puzzles._launch.timelines import Timeline, copied, faults_of_copies, timeline
+from puzzles._launch.timelines import Follower, Timeline, copied, faults_of_copies, timeline
 from puzzles._launch.traces import (
     Traced,
     as_function,

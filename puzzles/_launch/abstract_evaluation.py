@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, copy_parts, scan_counts
-from puzzles._launch.abstract_refs import LOOKS, UNKNOWN, Buffer, Cells, Ref, place, scoped_names
+from puzzles._launch.abstract_refs import LOOKS, UNKNOWN, Buffer, Cells, Ref, allocated
 from puzzles._launch.copies import moved
 from puzzles._launch.events import EVENTS, Event, accessed
 from puzzles._launch.log import LEAST, MOST, Access, FalseHint, Log, vector_slots, work
@@ -216,13 +216,8 @@ class AbstractInterpreter(Interpreter):
         self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path
     ) -> Values:
         jaxpr = equation.params["jaxpr"]
-        avals = [v.aval for v in jaxpr.invars]
-        self.log.scoped[path] = avals
-        buffers = [
-            (Cells if place(aval) == "smem" else Buffer).of(name, aval, (*path, n))
-            for n, (name, aval) in enumerate(zip(scoped_names(jaxpr), avals, strict=True))
-        ]
-        return self.run(jaxpr, values, buffers, weight, path)
+        self.log.scoped[path] = [v.aval for v in jaxpr.invars]
+        return self.run(jaxpr, values, list(allocated(jaxpr, path)), weight, path)
 
     def _dma_start(
         self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path

@@ -82,6 +82,15 @@ class Cells(Buffer):
         return tuple(int(start.reshape(())) for start in starts)
 
 
+def allocated(jaxpr: Any, path: tuple[int, ...]) -> list[Buffer]:
+    """The refs that `run_scoped` allocates for its function."""
+    pairs = zip(scoped_names(jaxpr), (v.aval for v in jaxpr.invars), strict=True)
+    return [
+        (Cells if place(aval) == "smem" else Buffer).of(name, aval, (*path, n))
+        for n, (name, aval) in enumerate(pairs)
+    ]
+
+
 def memory_space(aval: Any) -> str:
     """Memory space of a ref in lower case; the default for blocks is VMEM."""
     space = str(getattr(aval, "memory_space", None)).rsplit(".", 1)[-1].lower()
@@ -119,7 +128,7 @@ def at_step(value: Any, ids: Sequence[int]) -> Any:
     return value[tuple(min(i, n - 1) for i, n in zip(ids, value.shape, strict=False))]
 
 
-LOOKS = 32  # reads of scalars that are kept: executions of an equation, for all steps at once
+LOOKS = 64  # reads of scalars that are kept: executions of an equation, for all steps at once
 
 
 @dataclass(frozen=True)

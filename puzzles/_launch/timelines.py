@@ -1,7 +1,7 @@
 """The timeline of a kernel's copies: copies in flight, waits, and computation.
 
-It follows the events of the abstract evaluation with the rules of `Flights`; the kernel does not
-run. Moments are in the kernel's own order; their durations are unknown.
+It follows the events of the abstract evaluation, or a run, with the rules of `Flights`. Moments are
+in the kernel's own order; their durations are unknown.
 """
 
 from __future__ import annotations
@@ -14,18 +14,22 @@ from typing import Any
 import numpy as np
 from jax.core import ShapedArray
 
-from puzzles._jax import is_remote, made_by_a_pipeline
+from puzzles._jax import JaxprEqn, is_remote, made_by_a_pipeline
 from puzzles._launch.copies import bytes_of
 from puzzles._launch.copies_in_flight import Flight, Flights, Place
-from puzzles._launch.events import Event, Part
+from puzzles._launch.events import COPIES, Event, Part
 from puzzles._launch.finding import Finding, happens, line_of, text_of, told, when
 from puzzles._launch.launch import Launch
+from puzzles._launch.log import work
 from puzzles._launch.slices import in_last_tile, ranges_of
 from puzzles._program import FUEL
 from puzzles._rules import sentence
 
 MOMENTS = 256  # followed at most
-_COPIES = ("dma_start", "dma_wait")
+_NUMBERS = 8  # of a prefetched array that a sentence names
+_EVENTS = dict.fromkeys(("get", "masked_load"), "get") | {name: name for name in COPIES}
+_EVENTS |= dict.fromkeys(("swap", "masked_swap", "addupdate"), "swap")
+_ONCE = np.ones(2, np.int64)  # the weight of an event in a run
 _KINDS = {"touched_too_early": "hazard"} | dict.fromkeys(
     ("copy_outside", "copy_of_a_pipeline_outside", "no_such_semaphore"), "outside"
 )
@@ -88,13 +92,17 @@ class CopyFault:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Copies and phases of a kernel; if it ends early, `unknown` gives the reason, else ""."""
+    """Copies and phases of a kernel; if it ends early, `unknown` gives the reason, else "".
+
+    run: the data of the run that was followed, in words; "" for an abstract evaluation.
+    """
 
     slots: tuple[Slot, ...]
     trips: tuple[CopySpan, ...]
     moments: tuple[Phase, ...]
     faults: tuple[CopyFault, ...]
     unknown: str
+    run: str = ""
 
     def flying(self, moment: int) -> tuple[CopySpan, ...]:
         """The copies in flight at a moment."""
@@ -115,15 +123,14 @@ class _UnknownError(Exception):
 @lru_cache(maxsize=16)  # a verdict needs it several times for a launch
 def timeline(launch: Launch) -> Timeline | None:
     """The timeline of the copies that a kernel makes by hand; None if it makes none."""
-    if not any(event.name in _COPIES for event in launch.log.events):
+    if not any(event.name in COPIES for event in launch.log.events):
         return None
-    follower = _Follower(launch)
-    unknown = ""
+    follower = Follower(launch)
     try:
         follower.follow()
     except _UnknownError as error:
-        unknown = sentence(error.args[0], most=MOMENTS)
-    return follower.result(unknown)
+        follower.unknown = sentence(error.args[0], most=MOMENTS)
+    return follower.result()
 
 
 def faults_of_copies(launch: Launch) -> tuple[CopyFault, ...]:
@@ -138,8 +145,11 @@ def copied(launch: Launch) -> Finding | None:
     return faults[0].finding if faults else None
 
 
-class _Follower:
-    """Replays events on `Flights`, and records the copies in flight."""
+class Follower:
+    """Replays events on `Flights`, and records the copies in flight.
+
+    `follow` replays the events of the abstract evaluation; a run calls `enter`, `sees` and `ends`.
+    """
 
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
@@ -152,8 +162,10 @@ class _Follower:
         self.fresh = True  # the next event begins a new moment
         self.step, self.ids = 0, [0] * len(launch.grid)
         self.info: Any = None  # the source of the current equation
+        self.copied: set[Any] = set()  # refs that are the source or the target of copies
+        self.unknown = ""
 
-    def result(self, unknown: str) -> Timeline:
+    def result(self, run: str = "") -> Timeline:
         """The timeline, with the slots of a buffer next to each other."""
         refs = list(dict.fromkeys(slot.place.buffer for slot in self.slots))
         places = [slot.place for slot in self.slots]
@@ -171,40 +183,68 @@ class _Follower:
             if trip.start < len(self.moments)
         )
         faults = tuple(sorted(self.faults.values(), key=lambda one: one.moment))
-        return Timeline(tuple(self.slots[n] for n in order), trips, moments, faults, unknown)
+        slots = tuple(self.slots[n] for n in order)
+        return Timeline(slots, trips, moments, faults, self.unknown, run)
+
+    def enter(self, step: int) -> None:
+        """Begin a grid step."""
+        self.step, self.ids, self.fresh = step, self.launch.program_ids[step].tolist(), True
+
+    def sees(self, equation: JaxprEqn, values: Sequence[Any]) -> None:
+        """Follow an equation before a run executes it; its refs are `Buffer`s."""
+        names = ["work"] * bool(work(equation)[0]) + [_EVENTS.get(equation.primitive.name, "")]
+        for event in (Event(name, equation, tuple(values), _ONCE) for name in names if name):
+            if self.unknown:
+                return
+            try:
+                self.one(event, event.parts(()))
+            except _UnknownError as error:
+                self.unknown = sentence(error.args[0], most=MOMENTS)
+
+    def data(self) -> str:
+        """The short prefetched arrays, in words."""
+        pairs = zip(self.launch.scalars, self.launch.scalar_values, strict=True)
+        short = [(o.name, x) for o, x in pairs if x is not None and np.size(x) <= _NUMBERS]
+        said = ", ".join(f"{name} = {np.asarray(x).tolist()}" for name, x in short)
+        return said or "these arguments"
 
     def follow(self) -> None:
         events, looks = self.launch.log.events, 0
         starts = [event for event in events if event.name == "dma_start"]
-        copied = {ref for event in starts for ref, _ in event.parts(self.ids)[:2]}
-        for step, ids in enumerate(self.launch.program_ids.tolist()):
-            self.step, self.ids, self.fresh = step, ids, True
+        self.copied = {ref for event in starts for ref, _ in event.parts(self.ids)[:2]}
+        for step in range(self.launch.steps):
+            self.enter(step)
             for event in events:
                 looks += 1
                 most, least = event.times(self.ids)
                 if looks > FUEL or most > 1:
                     raise _UnknownError("goes_on_for_longer")
-                if most != least and event.name in _COPIES:
+                if most != least and event.name in COPIES:
                     raise _UnknownError("data_decide_the_copies")
                 if most:
-                    self.one(event, copied)
+                    self.one(event, event.parts(self.ids))
             if self.launch.log.cut:
                 raise _UnknownError("goes_on_for_longer")
+        self.ends()
+
+    def ends(self) -> None:
+        """Note a copy that nothing has waited for."""
         if (left := self.flights.left()) is not None:
             self.fresh, self.ids, self.info = True, [], None
             self.moment("ends", "")
             started = f": it was started in `{left.line}`" if left.line else ""
             self.wrong("copy_never_waited_for", then=started)
 
-    def one(self, event: Event, copied: set[Any]) -> None:
+    def one(self, event: Event, parts: Sequence[Part]) -> None:
         self.info = event.equation.source_info
-        text, parts = text_of(self.info), event.parts(self.ids)
-        avals = [v.aval for v in event.equation.invars] if event.name in _COPIES else []
+        text = text_of(self.info)
+        avals = [v.aval for v in event.equation.invars] if event.name in COPIES else []
         if any(isinstance(aval, ShapedArray) and aval.shape for aval in avals):
             raise _UnknownError("size_unknown")  # an array of indices
         if event.name == "dma_start":
             if is_remote(event.equation):
                 raise _UnknownError("copied_to_another_device")
+            self.copied |= {ref for ref, _ in parts[:2]}
             self.start(parts, text)
         elif event.name == "dma_wait":
             semaphore, size = _semaphore(parts[2]), _size(parts[0])
@@ -220,7 +260,7 @@ class _Follower:
             self.landed()
         elif event.name == "work":
             self.moment("computes", text)
-        elif parts[0][0] in copied:
+        elif parts[0][0] in self.copied:
             place = _place(parts[0])
             touched = (n for n, slot in enumerate(self.slots) if slot.place.meets(place))
             self.moment("computes", text, tuple(touched))

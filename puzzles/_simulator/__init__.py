@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from puzzles._simulator.devices import DevicesRun, on_mesh, run_devices
 from puzzles._simulator.first_nan import first_not_finite
-from puzzles._simulator.programs import step_by_step
+from puzzles._simulator.programs import step_by_step, timelines_of_run
 from puzzles._simulator.sanitizer import sanitize, speaks
 from puzzles._simulator.semantics import HazardError, Semantics, floating
 from puzzles._simulator.simulator import SimulationError, again_whole, cannot, foreseen, simulate

@@ -173,9 +173,7 @@ class Machine(NumpyInterpreter):
                         fresh = self.unwritten(fresh.shape, operand.dtype)
                     held[n] = fresh
                     places[n] = place
-            self.ids = self.launch.at(number)
-            self.buffers, self.names = [*scalars, *held, *scratch], [*self.parameters]
-            self.run(self.kernel, [], self.buffers[:])
+            self.run_step(number, [*scalars, *held, *scratch])
         for n in range(len(operands)):
             self.put_back(n, held, places, arrays)
         self.ends()
@@ -184,6 +182,12 @@ class Machine(NumpyInterpreter):
                 whole = array[tuple(map(slice, out.shape))]
                 seen = Observation(out.name, self.ids, comparable(whole), array=whole)
                 self.trail.carried.append(seen)
+
+    def run_step(self, number: int, refs: Values) -> None:
+        """Run the kernel at one grid step."""
+        self.ids = self.launch.at(number)
+        self.buffers, self.names = refs, [*self.parameters]
+        self.run(self.kernel, [], refs[:])
 
     def order(self) -> Sequence[int]:
         """Return the numbers of the steps in the order in which they run."""

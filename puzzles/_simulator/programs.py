@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from puzzles._jax import JaxprEqn
-from puzzles._launch import Launch, Traced
+from puzzles._launch import Buffer, Follower, Launch, Timeline, Traced, allocated
 from puzzles._program import (
     CALLS,
     FUEL,
@@ -25,7 +27,7 @@ from puzzles._program import (
 )
 from puzzles._simulator.devices import run_devices
 from puzzles._simulator.machine import Machine
-from puzzles._simulator.semantics import ProgramRun, RunLog, Semantics, drawn
+from puzzles._simulator.semantics import HazardError, ProgramRun, RunLog, Semantics, drawn
 
 
 def run_as(traced: Traced, how: Semantics, fuel: int = FUEL) -> ProgramRun:
@@ -49,6 +51,62 @@ def run_as(traced: Traced, how: Semantics, fuel: int = FUEL) -> ProgramRun:
             return [drawn(v.aval, 0) for v in call.outvars]
 
     ran.results += run_program(traced.jaxpr, traced.leaves, launch)
+    return ran
+
+
+class _Followed(Machine):
+    """A run in which a `Follower` sees each equation before it is executed."""
+
+    def __init__(self, call: JaxprEqn, launch: Launch) -> None:
+        super().__init__(call, launch, Semantics(backwards=False))
+        self.follower, self.forms = Follower(launch), list[Buffer]()
+
+    def run_step(self, number: int, refs: Values) -> None:
+        pairs = zip(self.parameters, self.kernel.invars, strict=True)
+        self.forms = [Buffer.of(name, v.aval) for name, v in pairs]
+        self.follower.enter(number)
+        super().run_step(number, refs)
+
+    def step(self, equation: JaxprEqn, plan: Any, values: Values, *where: int) -> Values:
+        self.follower.sees(equation, [self.form(value) for value in values])
+        if self.follower.unknown:  # the picture ends here
+            raise BudgetError
+        if equation.primitive.name == "run_scoped":
+            self.forms += allocated(equation.params["jaxpr"], (len(self.forms),))
+        return super().step(equation, plan, values, *where)
+
+    def form(self, value: Any) -> Any:
+        """The `Buffer` of a ref; other values stay."""
+        pairs = zip(self.forms, self.buffers, strict=False)
+        return next((form for form, buffer in pairs if buffer is value), value)
+
+    def ends(self) -> None:
+        self.follower.ends()
+        super().ends()
+
+
+def timelines_of_run(traced: Traced) -> dict[Launch, Timeline]:
+    """What becomes of the copies of each launch in a run on the traced arguments.
+
+    They end with the first hazard, and before a launch that NumPy cannot run.
+    """
+    ran: dict[Launch, Timeline] = {}
+    launch_of = _launches(traced)
+
+    def launch(call: JaxprEqn, values: Values) -> Values:
+        machine = _Followed(call, launch_of(call, values))
+        follower = machine.follower
+        try:
+            return machine.results(values)
+        except HazardError as error:
+            follower.unknown = "" if follower.faults else str(error)
+            raise
+        finally:
+            if follower.moments:
+                ran[machine.launch] = follower.result(follower.data())
+
+    with contextlib.suppress(Exception):  # the picture shows what has run
+        run_program(traced.jaxpr, traced.leaves, launch)
     return ran
 
 

@@ -194,8 +194,8 @@ def gapless_attention(
 
 
 # %% [markdown]
-# In the reference only one round waits with no work to hide the wait: the first of the launch.
-# (This picture shows the grid; it does not draw these copies.)
+# In the reference only one round waits with no work to hide the wait: the first of the launch. Is
+# it the only one in yours? Data decide these copies, so the picture shows a run: the first case.
 
 # %% active="ipynb"
 # show(gapless_attention)

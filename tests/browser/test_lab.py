@@ -367,6 +367,7 @@ SHOWN = {
     "walk": lambda: _walk("fix_the_grid", solved=False),
     "many_operands": lambda: _walk("attention_dkv"),
     "copied": lambda: _walk("double_buffered_matmul"),
+    "run": lambda: _drawn(puzzles.find("gapless_attention").solution),
     "semaphores": lambda: _drawn(puzzles.find("right_permute").solution),
     "scalar": lambda: _drawn(puzzles.find("copy_rows").solution),
     "sweep": _sweep_of_tiles,

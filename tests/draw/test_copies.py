@@ -14,9 +14,11 @@ from jax.experimental.pallas import tpu as pltpu
 from launched import HBM, call, from_hbm, mistaken
 
 import puzzles
-from puzzles import _draw
+from puzzles import _draw, _show
 from puzzles._draw.copies import edges, marked, rows, sentence
+from puzzles._launch import timeline, trace_call
 from puzzles._launch.timelines import MOMENTS
+from puzzles._simulator import timelines_of_run
 
 f32 = jnp.float32
 S = jax.ShapeDtypeStruct
@@ -155,6 +157,63 @@ def test_where_data_decide_the_page_says_so_and_draws_nothing():
     known = scaled(jnp.array([3], jnp.int32))
     assert len(known.moments) == 6
     assert known.unknown == ""
+
+
+ALONG = (
+    "copy_rows", "double_buffered_matmul", "launch_pipeline", "ragged_row_sums", "kernel_add",
+    "paged_grouped_attention", "halves", "matmul_on_cores",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALONG)
+def test_a_run_shows_what_is_read_without_one(name):
+    puzzle = puzzles.find(name)
+    traced = trace_call(puzzle.solution, *puzzle.arguments(0))
+    (launch,) = traced.launches
+    read, ran = timeline(launch), timelines_of_run(traced)[launch]
+    assert table(ran) == table(read)
+    assert ran.trips == read.trips
+    assert ran.moments == read.moments
+    assert (ran.faults, ran.unknown) == ((), "")
+
+
+@pytest.mark.parametrize("mistake", ["waits after the use", "does not wait for the last copies"])
+def test_a_fault_is_the_same_in_a_run_which_ends_there(mistake):
+    fn = mistaken("fix_the_copy", mistake)
+    traced = trace_call(fn, *puzzles.find("fix_the_copy").arguments(0))
+    (launch,) = traced.launches
+    read, ran = timeline(launch), timelines_of_run(traced)[launch]
+    assert ran.faults[0].says == read.faults[0].says
+    assert len(ran.moments) == ran.faults[0].moment + 1
+
+
+def test_where_data_decide_show_runs_the_kernel(shown):
+    puzzles.show(puzzles.find("gapless_attention").solution)
+    ((text, page),) = shown
+    assert "this is a run with lengths_ref = [37, 160, 16]." in text
+    assert "in flight in 4 of 5 moments" in text
+    assert page.count("this is a run with") == 1
+    # Its first step reads three pages of sequence 0 and four of sequence 1.
+    marked = re.findall(r'<i class="pz-used"[^>]*>(\d+)</i>', page.partition("table_ref")[2])
+    assert marked == ["4", "5", "7", "6", "2", "3", "15"]
+    (walk,) = _show._walks(
+        *_show._looked_at(puzzles.find("gapless_attention").solution, (), "show")
+    )
+    ran = walk["copies"]
+    assert table(ran)["kernel"] == "w#" * 5
+    # One round waits idly, as the puzzle says: the first.
+    assert np.diff(edges(ran, 10))[::2].tolist() == [10, 4, 4, 4, 4]
+    # In flight are more copies than a sentence can name.
+    assert sentence(ran, 0).endswith(" and 10 more.")
+
+
+def test_where_nothing_can_run_the_page_says_why(shown):
+    args = puzzles.find("gapless_attention").arguments(0)
+    forms = jax.tree.map(lambda x: S(x.shape, x.dtype), args)
+    puzzles.show(puzzles.find("gapless_attention").solution, *forms)
+    ((text, _),) = shown
+    assert "this is a run" not in text
+    assert "known only when the kernel runs" in text
 
 
 def test_a_long_kernel_is_shown_from_its_beginning():

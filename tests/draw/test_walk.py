@@ -130,7 +130,8 @@ def test_a_walk_agrees_with_the_receipt(name, shown):
     ((text, page),) = shown
     drawn = list(map(_draw.walk_data, launches))
     walk = _draw.walk_page(drawn)
-    assert page.endswith(walk) if puzzle.axes else page == walk  # lanes come first
+    if not any(one["copies"] and one["copies"].unknown for one in drawn):  # else from a run
+        assert page.endswith(walk) if puzzle.axes else page == walk  # lanes come first
     assert len(page.encode()) < 200_000
     for data, launch in zip(drawn, launches, strict=True):
         assert data["faults"] == []
@@ -468,7 +469,7 @@ def test_what_cannot_be_seen_gets_a_sentence(name, look, capsys):
 
 
 def test_a_bug_of_the_drawing_is_owned(monkeypatch, capsys):
-    monkeypatch.setattr(_show, "walk_data", lambda *_: 1 / 0)
+    monkeypatch.setattr(_draw, "walk_data", lambda *_: 1 / 0)
     puzzles.show(puzzles.find("add_ten").solution)
     assert "our bug, not yours" in capsys.readouterr().out
 
@@ -479,7 +480,7 @@ def test_a_semaphore_has_no_picture_and_a_kernel_without_blocks_no_strip(shown):
     body = page.partition("</style>")[2]
     assert "send_sem: () dma_sem; semaphore" in text
     assert "not drawn: send_sem, recv_sem" in body
-    for gone in ("pz-scratch", "pz-strip", "pz-moment", "pz-step"):
+    for gone in ("pz-scratch", "pz-strip", "pz-moment", "pz-step", "Copies by hand"):
         assert gone not in re.sub(r"<script.*?</script>", "", body, flags=re.DOTALL), gone
     # The output stands on the right of the body, though it stays in HBM.
     assert body.index("x_ref") < body.index("<b>body</b>") < body.index("<b>o_ref</b>")
