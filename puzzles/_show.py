@@ -49,26 +49,37 @@ def show(fn: Callable, *args: object) -> None:
     """
     with _showing_errors("drawing this"):
         launches, traced = _looked_at(fn, args, "show")
-        walks = list(_walks(launches, traced))
+        hunt = _hunted(fn)
+        walks = list(_walks(launches, traced, hunt))
         text, page = "\n\n".join(map(_draw.walk_text, walks)), _draw.walk_page(walks)
         if traced and _simulator.on_mesh(traced):
-            lanes, picture = _lanes(traced)
+            lanes, picture = _lanes(traced, hunt)
             text, page = f"{lanes}\n\n{text}", f"{picture}{page}"
         display(text, page)
 
 
-def _walks(launches: Sequence[Launch], traced: Traced | None) -> Iterator[dict[str, Any]]:
+def _hunted(fn: Any) -> bool:
+    """True for the answer to a puzzle in which a learner hunts a bug."""
+    try:
+        return find_for(fn).starter is not None
+    except UnknownPuzzleError:
+        return False
+
+
+def _walks(
+    launches: Sequence[Launch], traced: Traced | None, hunt: bool
+) -> Iterator[dict[str, Any]]:
     """Yield the data of each picture; if data decide the copies of a launch, from a run."""
     read = map(timeline, launches)
     unclear = [bool(copies and copies.unknown) for copies in read]
     meshed = traced and _simulator.on_mesh(traced)
     ran = _simulator.timelines_of_run(traced) if traced and any(unclear) and not meshed else {}
     for launch, doubt in zip(launches, unclear, strict=True):
-        data = _draw.walk_data(launch, ran.get(launch) if doubt else None)
+        data = _draw.walk_data(launch, ran.get(launch) if doubt else None, hunt)
         yield data | {"copies": None} if meshed and doubt else data  # the lanes show them
 
 
-def _lanes(traced: Traced) -> tuple[str, str]:
+def _lanes(traced: Traced, hunt: bool) -> tuple[str, str]:
     """The copies between devices up to the first hazard, as text and as a picture."""
     hazard = ""
     try:
@@ -76,6 +87,7 @@ def _lanes(traced: Traced) -> tuple[str, str]:
     except _simulator.HazardError as error:
         wire, hazard = error.wire, error.finding.says
     words = f"<p>{_draw.code(hazard)}</p>" * bool(hazard)
+    words = _draw.fold(sentence("the_remedy"), words) if hazard and hunt else words
     lanes = f"{hazard}\n{_draw.lanes_text(wire)}".strip()
     return lanes, f"{words}{_draw.lanes_picture(wire)}"
 

@@ -129,7 +129,7 @@ def copies_section(data: Data) -> str:
     pages = piece(
         "copies",
         head=head,
-        wrong=faults(wrong(timeline)),
+        wrong=faults(wrong(timeline), data["hunt"]),
         moments=piece("moments", moment=moment, count=count) if count > 1 else "",
         steps='<div class="pz-grid">grid step</div>' * bool(data["grid"]),
         labels="".join(f'<div title="{name}">{name}</div>' for name in names),

@@ -21,10 +21,10 @@ _CELLS = 1 << 18  # blocks of an array at most, for a search for untouched block
 Data = dict[str, Any]
 
 
-def walk_data(launch: Launch, copies: Timeline | None = None) -> Data:
+def walk_data(launch: Launch, copies: Timeline | None = None, hunt: bool = False) -> Data:
     """Everything a picture of `launch` needs.
 
-    copies: the timeline of a run; None: the launch's own.
+    copies: the timeline of a run; None: the launch's own. hunt: fold the remedies of faults.
     """
     wrong = faults(launch)
     numbers = [step_number(launch, f) for f in wrong]
@@ -52,6 +52,7 @@ def walk_data(launch: Launch, copies: Timeline | None = None) -> Data:
         "busy": int((work > 0).sum()) if computes else None,
         "moved": moved(launch),
         "faults": faulty,
+        "hunt": hunt,
         "operands": [
             *(
                 _scalar(o, contents, launch, at)

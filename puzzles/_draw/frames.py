@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from puzzles._draw.cards import fold
 from puzzles._draw.palette import COLOURS, MARKS, SANS, VERMILLION, cell, code
+from puzzles._rules import sentence
 
 # Classes of paths in addition to their marks.
 _SHAPES = {
@@ -44,18 +46,18 @@ def mark_rules(names: Iterable[str]) -> str:
 def style() -> str:
     """The CSS rules of all timelines on a page: walk.css, filled in with palette and marks."""
     names = COLOURS | {"SANS": SANS, "MARKS": mark_rules(MARKS)}
-    return re.sub("__([A-Z]+)__", lambda match: names[match[1]], _read("walk.css"))
+    return re.sub("__([A-Z]+)__", lambda match: names[match[1]], read("walk.css"))
 
 
 @cache
 def version() -> str:
     """A hash of the script. A saved notebook may hold figures that need an older script."""
-    return hashlib.sha256(_read("walk.js").encode()).hexdigest()[:8]
+    return hashlib.sha256(read("walk.js").encode()).hexdigest()[:8]
 
 
 def script() -> str:
     """walk.js, which handles the figures of its own version only."""
-    return _read("walk.js").replace("__VERSION__", version())
+    return read("walk.js").replace("__VERSION__", version())
 
 
 def piece(name: str, /, **values: object) -> str:
@@ -70,24 +72,26 @@ def key(marks: Container[str]) -> str:
     return f'<div class="pz-legend">{"".join(items)}</div>'
 
 
-def faults(says: Iterable[str]) -> str:
-    """A list of faults as HTML; "" if there are none."""
+def faults(says: Iterable[str], folded: bool = False) -> str:
+    """A list of faults as HTML; "" if there are none. folded: behind a summary."""
     items = "".join(f'<li><span class="pz-x">✗</span> {code(text)}</li>' for text in says)
-    return f'<ul class="pz-faults">{items}</ul>' if items else ""
+    drawn = f'<ul class="pz-faults">{items}</ul>' * bool(items)
+    return fold(sentence("the_remedy"), drawn) if drawn and folded else drawn
 
 
 @cache
 def _pieces() -> dict[str, str]:
     """Every piece of walk.html by name, without indentation."""
-    _, *named = re.split(r"<!-- (.+) -->\n", _read("walk.html"))
+    _, *named = re.split(r"<!-- (.+) -->\n", read("walk.html"))
     texts = ("".join(map(str.strip, text.splitlines())) for text in named[1::2])
     return dict(zip(named[::2], texts, strict=True))
 
 
 @cache
-def _read(name: str) -> str:
+def read(name: str) -> str:
+    """A file of this folder, without its first paragraph, a comment for its editors."""
     text = Path(__file__).with_name(name).read_text(encoding="utf-8")
-    return text.partition("\n\n")[2].strip()  # without the comment for its editors
+    return text.partition("\n\n")[2].strip()
 
 
 @dataclass(frozen=True)

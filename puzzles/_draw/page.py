@@ -61,7 +61,7 @@ def strip_page(launches: Sequence[Launch], moving: bool = False) -> str:
 
 
 def _walk(data: Data) -> str:
-    wrong = faults(fault["says"] for fault in data["faults"])
+    wrong = faults([fault["says"] for fault in data["faults"]], data["hunt"])
     if not data["steps"]:
         body = wrong + "<p>The grid is empty: no step runs.</p>"
         return f'<div class="pz-walk">{_head(data)}{body}</div>'
@@ -163,6 +163,9 @@ def _rows(data: Data) -> tuple[list[str], str]:
         rows += _row(moves, *kinds, late=1 if role == "output" else -1)
     names.append("dots" if data["unit"] else "body")
     rows += _row([work > 0 for work in data["work"]], "work", "skipped")
+    if wrong := {fault["at"] for fault in data["faults"]} - {None}:
+        names.append("fault")
+        rows += _row([step in wrong for step in range(data["kept"])], "fault", "none")
     return names, rows
 
 

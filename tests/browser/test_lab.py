@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import os
+import re
 import runpy
 import shutil
 import socket
@@ -368,6 +369,9 @@ SHOWN = {
     "many_operands": lambda: _walk("attention_dkv"),
     "copied": lambda: _walk("double_buffered_matmul"),
     "run": lambda: _drawn(puzzles.find("gapless_attention").solution),
+    "hunt": lambda: _drawn(starter_function(puzzles.find("fix_the_copy"))),
+    "hunt in a grid": lambda: _drawn(starter_function(puzzles.find("fix_the_grid"))),
+    "hunt between devices": lambda: _drawn(starter_function(puzzles.find("fix_the_ring"))),
     "semaphores": lambda: _drawn(puzzles.find("right_permute").solution),
     "scalar": lambda: _drawn(puzzles.find("copy_rows").solution),
     "sweep": _sweep_of_tiles,
@@ -460,6 +464,18 @@ _BROKEN = (
   return found;
 }"""
 )
+
+
+@pytest.mark.parametrize("name", [name for name in SHOWN if name.startswith("hunt")])
+def test_a_remedy_is_seen_only_by_those_who_open_it(name: str, page: Page) -> None:
+    page.set_content(SHOWN[name]())
+    says = page.get_by_text(re.compile("All visits to a block|Wait for that copy|nothing tells"))
+    expect(says.first).to_be_hidden()
+    expect(
+        page.locator("path.pz-s-fault, path.pz-m-fault, path[stroke='#D55E00']").first
+    ).to_be_visible()
+    page.get_by_text("Have you found it?").click()
+    expect(says.first).to_be_visible()
 
 
 @pytest.mark.parametrize("name", SHOWN)

@@ -197,7 +197,7 @@ def test_where_data_decide_show_runs_the_kernel(shown):
     marked = re.findall(r'<i class="pz-used"[^>]*>(\d+)</i>', page.partition("table_ref")[2])
     assert marked == ["4", "5", "7", "6", "2", "3", "15"]
     (walk,) = _show._walks(
-        *_show._looked_at(puzzles.find("gapless_attention").solution, (), "show")
+        *_show._looked_at(puzzles.find("gapless_attention").solution, (), "show"), False
     )
     ran = walk["copies"]
     assert table(ran)["kernel"] == "w#" * 5

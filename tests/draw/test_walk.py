@@ -23,7 +23,9 @@ import puzzles
 from puzzles import _draw, _show
 from puzzles._draw.data import STEPS
 from puzzles._draw.panel import views
+from puzzles._puzzle import starter_function
 from puzzles._receipt import amount
+from puzzles._rules import sentence
 
 f32 = jnp.float32
 S = jax.ShapeDtypeStruct
@@ -472,6 +474,23 @@ def test_a_bug_of_the_drawing_is_owned(monkeypatch, capsys):
     monkeypatch.setattr(_draw, "walk_data", lambda *_: 1 / 0)
     puzzles.show(puzzles.find("add_ten").solution)
     assert "our bug, not yours" in capsys.readouterr().out
+
+
+def test_a_bug_hunt_marks_the_step_and_folds_the_remedy(shown):
+    """Of the starter; a wrong answer to another puzzle gets its words at once."""
+    puzzles.show(starter_function(puzzles.find("fix_the_grid")))
+    puzzles.show(starter_function(puzzles.find("fix_the_copy")))
+    puzzles.show(starter_function(puzzles.find("fix_the_ring")))
+    puzzles.show(launched.mistaken("double_buffered_sum", "forgets the prologue"))
+    *hunts, ordinary = (page for _, page in shown)
+    fold = sentence("the_remedy")
+    for page, says in zip(hunts, ("visited again", "before a wait", "may land in"), strict=True):
+        before, _, after = page.partition(fold)
+        assert says not in re.sub(r"<script.*?</script>", "", before, flags=re.DOTALL)
+        assert says in after.partition("</details>")[0]
+    assert fold not in ordinary
+    assert '<path class="pz-s-fault" d="M' in hunts[0]
+    assert 'pz-s-fault" d' not in ordinary
 
 
 def test_a_semaphore_has_no_picture_and_a_kernel_without_blocks_no_strip(shown):
