@@ -1,4 +1,4 @@
-"""From one copy by hand to paged attention, and to two cores: twenty-two puzzles."""
+"""From one copy by hand to paged attention, and to two cores: twenty-three puzzles."""
 
 from puzzles import kernels_on_old_jax
 
@@ -25,6 +25,7 @@ PUZZLES = (
     "sum_pages",
     "paged_attention_dma",
     "paged_grouped_attention",
+    "paged_window_attention",
     "latent_attention",
     "append_to_pages",
     "gapless_attention",

@@ -93,20 +93,28 @@ def drawn(
     return q, k, v, lengths, array(table, jnp.int32)
 
 
-def pages_needed(lengths: Any, page: int) -> int:
-    """How many pages hold rows that count, over all sequences."""
-    return int((-(-np.asarray(lengths) // page)).sum())
+def pages_needed(lengths: Any, page: int, window: int | None = None) -> int:
+    """How many pages hold rows that count, over all sequences; with a window, its last rows do."""
+    ends = np.asarray(lengths)
+    first = 0 if window is None else np.maximum(ends - window, 0) // page
+    return int((-(-ends // page) - first).sum())
 
 
 def fetches_no_more(
-    launch: Any, lengths: Any, page: int, heads: int = 1, idle: int = 0, arrays: int = 2
+    launch: Any,
+    lengths: Any,
+    page: int,
+    heads: int = 1,
+    idle: int = 0,
+    arrays: int = 2,
+    window: int | None = None,
 ) -> None:
     """Asserts that no more pages are fetched than the lengths need.
 
     idle: what a sequence without pages may fetch. arrays: 2 of keys and of values, or 1 of both.
     """
     empty = int((np.asarray(lengths) == 0).sum())
-    needed = arrays * heads * pages_needed(lengths, page)
+    needed = arrays * heads * pages_needed(lengths, page, window)
     most = needed + arrays * heads * idle * empty
     one = [o for o in launch.inputs if len(o.shape) > 2 and o.shape[-2] == page][-2:]
     fetched = sum(o.hbm_bytes // (np.dtype(o.dtype).itemsize * page * o.shape[-1]) for o in one)

@@ -1,4 +1,4 @@
-"""Puzzle 16: new rows, sent to their pages."""
+"""Puzzle 17: new rows, sent to their pages."""
 
 import jax
 import jax.numpy as jnp

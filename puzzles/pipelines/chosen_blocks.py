@@ -1,4 +1,4 @@
-"""Puzzle 20: scalar prefetch by hand."""
+"""Puzzle 21: scalar prefetch by hand."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Puzzle 17: decoding without a gap between sequences."""
+"""Puzzle 18: decoding without a gap between sequences."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## gapless_attention: the next sequence's pages are on their way
 #
-# In the last four puzzles each sequence begins with a gap: nothing runs while its first page is
+# In the last five puzzles each sequence begins with a gap: nothing runs while its first page is
 # copied. But the last round of the sequence before could hide that copy.
 #
 # ```text

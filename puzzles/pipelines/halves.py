@@ -1,4 +1,4 @@
-"""Puzzle 21: two cores, divided by hand."""
+"""Puzzle 22: two cores, divided by hand."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Puzzle 19: blocks again, in a kernel without a grid."""
+"""Puzzle 20: blocks again, in a kernel without a grid."""
 
 import jax
 import jax.numpy as jnp

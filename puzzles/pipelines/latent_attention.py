@@ -1,4 +1,4 @@
-"""Puzzle 15: values that are a part of the keys."""
+"""Puzzle 16: values that are a part of the keys."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Puzzle 22: two cores, divided by the pipeline."""
+"""Puzzle 23: two cores, divided by the pipeline."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Puzzle 18: the other entry point, `pl.kernel`."""
+"""Puzzle 19: the other entry point, `pl.kernel`."""
 
 import jax
 import jax.numpy as jnp

@@ -52,7 +52,7 @@ def made(r, lengths, N, K, each, garbage=np.nan, shared=False, dtype="float32"):
     return drawn(r, lengths, PAGE, pages, each, garbage, shared, heads=(K,), queries=N, dtype=dtype)
 
 
-def dense(q, k_pages, v_pages, lengths, table):
+def dense(q, k_pages, v_pages, lengths, table, window=None, sinks=None):
     """Each text's keys laid side by side, one query head after another, in float64."""
     q, k_pages, v_pages = (np.asarray(x, np.float64) for x in (q, k_pages, v_pages))
     out = np.zeros_like(q)
@@ -61,9 +61,10 @@ def dense(q, k_pages, v_pages, lengths, table):
         for h in range(q.shape[1] if length else 0):
             head = h // (q.shape[1] // k_pages.shape[0])
             k, v = (x[head, own].reshape(-1, q.shape[2])[:length] for x in (k_pages, v_pages))
-            s = k @ q[b, h] / np.sqrt(q.shape[2])
-            p = np.exp(s - s.max())
-            out[b, h] = p @ v / p.sum()
+            s = (k @ q[b, h] / np.sqrt(q.shape[2]))[-(window or length) :]
+            sink = -np.inf if sinks is None else np.float64(sinks[h])
+            p, rest = (np.exp(x - max(s.max(), sink)) for x in (s, sink))
+            out[b, h] = p @ v[-len(s) :] / (p.sum() + rest)
     return out
 
 
@@ -137,6 +138,47 @@ def test_pages_padded_with_nan_beside_the_reference_of_jaxs_ragged_kernel(dtype)
     got = interpreted(SUMMIT, *args)
     limit = {"float32": 2e-5, "bfloat16": 1e-2}[dtype]
     np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (got, want)), limit, limit)
+
+
+WINDOWED = list(itertools.product(SHAPES, (1, PAGE, 2 * PAGE + 3, 10 * PAGE), (True, False)))
+
+
+@pytest.mark.graduate
+@pytest.mark.parametrize(("shape", "window", "sinks"), sample.some(WINDOWED))
+def test_windows_and_sinks_beside_a_dense_reference_and_that_of_jaxs_ragged_kernel(
+    shape, window, sinks
+):
+    """JAX's has no sinks, so it is compared where they are -inf."""
+    args = q, k, v, *where = made(np.random.default_rng(2), *SHAPES[shape], garbage=1.0)
+    N, lengths = q.shape[1], np.asarray(where[0])
+    logits = np.linspace(-3, 100, N) if sinks else np.full(N, -np.inf)
+    solution, logits = find("paged_window_attention").solution, jnp.asarray(logits, jnp.float32)
+    got = np.asarray(interpreted(solution, q, k, v, logits, *where, window))
+    want = dense(*args, window, logits)
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+    some = lengths > 0
+    if some.any() and not sinks:
+        both = jnp.stack([k, v], axis=1).transpose(2, 3, 0, 1, 4)
+        both = both.reshape(*both.shape[:2], -1, both.shape[4])
+        starts, count = jnp.arange(some.sum() + 1), jnp.array([some.sum()])
+        of_some = (x[some] for x in where)
+        other = ragged(
+            q[some], both, *of_some, starts.astype(jnp.int32), count,
+            sm_scale=q.shape[2] ** -0.5, sliding_window=window,
+        )  # fmt: skip
+        np.testing.assert_allclose(got[some], other, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("window", [1, PAGE, 2 * PAGE + 3, 10 * PAGE])
+def test_pages_before_the_window_are_neither_fetched_nor_computed(window):
+    q, k, v, *where = made(np.random.default_rng(1), (0, 3, 2 * PAGE, 5 * PAGE + 3), 8, 2, 6)
+    args = q, k, v, jnp.zeros(8), *where, window
+    (launch,) = trace(find("paged_window_attention").solution, *args)
+    needed = 2 * pages_needed(where[0], PAGE, window)
+    assert needed <= 2 * len(where[0]) * (-(-(window - 1) // PAGE) + 1)
+    assert sum(copy.times for copy in launch.copies) == 2 * needed
+    assert launch.dot_flops == needed * 2 * 2 * 4 * PAGE * q.shape[2]
+    assert launch.exact
 
 
 LATENT = [(s, d, n) for s in SHAPES for d in ("float32", "bfloat16") for n in (np.nan, 1.0)]
