@@ -137,7 +137,7 @@ size: $(TEST)/.installed ## lines of each wing, private names and patches of JAX
 steps: $(TEST)/.installed ## what a grid step costs by libtpu's estimate, beside the receipt
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/steps.py
 
-examine-bench: $(TEST)/.installed ## examine JAX's own kernels, and kernels with planted faults
+examine-bench: $(TEST)/.installed .production/.installed ## examine kernels of JAX, tokamax and tpu-inference, and planted faults
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/examine_bench.py
 
 release: $(TEST)/.installed ## make a release, as RELEASING.md says: VERSION=0.3.0

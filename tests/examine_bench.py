@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
+import corpus
 import jax
 import launches
 import production
@@ -29,30 +30,48 @@ def main() -> int:
 
 
 def others(words: Sequence[str] = ()) -> int:
-    """The number of right kernels that are blamed, unreadable, or counted wrong."""
-    print(f"{'right kernels':72}{'s':>6}  {'counts':12}findings")
-    false, times = 0, {}
+    """The number of right kernels that are blamed, counted wrong, or JAX's and unreadable."""
+    print(f"{'right kernels':72}{'s':>6}  {'counts':12}what was done; findings")
+    false, times, done = 0, {}, Counter[str]()
     rows = [("here:", name, make, None) for name, make in launches.LAUNCHES.items()]
     for name, shape, make, *dots in production.KERNELS:
         rows.append((f"jax {jax.__version__}", f"{name}: {shape}", make, dots[0] if dots else None))
+    foreign = {make for _, _, make, _ in corpus.rows()}
+    rows += corpus.rows()
     for source, kernel, make, dots in rows:
         whose = f"{source} {kernel}"
         if words and not any(word in whose for word in words):
             continue
-        with copies_counted() as ran:
-            found, times[whose] = timed(make)
+        try:
+            with copies_counted() as ran:
+                found, times[whose] = timed(make)
+        except ModuleNotFoundError as error:
+            found, times[whose] = Examination(kernel, unread=f"it needs `{error.name}`"), 0.0
+        each, gaps = treatment(found)
+        done.update(each)
         kinds = Counter(f"{one.severity} {one.kind}" for one in found.findings)
         said = ", ".join(f"{n} {kind}" for kind, n in kinds.items()) or "nothing"
-        if found.unseen:
-            said += f"; not looked at: {', '.join(found.unseen)}"
-        blamed = found.unread or production.unexpected(kernel, found)
+        refused = f"refused: {found.unread.splitlines()[0]}" if found.unread else ""
+        text = refused or f"{', '.join(each)}; {said}{gaps}"
+        blamed = (found.unread and make not in foreign) or corpus.unexpected(kernel, found)
         counts = checked(found, ran, dots)
         false += bool(blamed) or counts == "WRONG"
-        print(f"{whose[:71]:72}{times[whose]:6.1f}  {counts:12}{found.unread or said}", flush=True)
+        print(f"{whose[:71]:72}{times[whose]:6.1f}  {counts:12}{text}", flush=True)
     slowest = max(times, key=lambda one: times[one])
-    print(f"\n{len(times)} right kernels: {false} false alarms")
+    sums = ", ".join(f"{n} {what}" for what, n in done.items())
+    print(f"\n{len(times)} right kernels: {sums}; {false} false alarms")
     print(f"the slowest took {times[slowest]:.1f} s: {slowest}\n")
     return false
+
+
+def treatment(found: Examination) -> tuple[list[str], str]:
+    """Whether a kernel was read, simulated and compiled, or refused; and why it was not."""
+    if found.unread:
+        return ["refused"], ""
+    prefixes = {"simulated": "uninitialised, hazard: in NumPy", "compiled": "compile: libtpu"}
+    done = [what for what, words in prefixes.items()
+            if any(one.startswith(words) for one in found.looked)]  # fmt: skip
+    return ["read", *done], "".join(f"; {gap}" for gap in found.gaps if gap not in found.unseen)
 
 
 def checked(found: Examination, ran: Counter[str], dots: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Modules of production's wheels, which `make graduate` unpacks without what they depend on."""
+"""Modules of production's wheels, which `make graduate` unpacks without their dependencies."""
 
 from __future__ import annotations
 
