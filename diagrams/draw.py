@@ -472,6 +472,18 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
         ],
         "The state stays in VMEM while the chunks pass",
     ),
+    "splash_attention/vocabulary_loss": strip(
+        "vocabulary_loss",
+        [_array(256, 64), _array(64, 768), jax.ShapeDtypeStruct((256, 1), jnp.int32)],
+        0,
+        [
+            "Tokens 0 to 127 meet the first words.",
+            "The next words; the tokens stay.",
+            "The last words: loss and lse are stored.",
+            "The next tokens meet the first words again.",
+        ],
+        "Words pass by; no logits leave",
+    ),
     "pipelines/double_buffered_sum": copied(
         "The next copy is on its way",
         ("stream_sum", [_array(256, 128)], "one buffer: copies and sums take turns"),
