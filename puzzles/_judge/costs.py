@@ -41,10 +41,10 @@ _BY_TIME = 6.0  # right answers on record, with other blocks, take up to 5.4 tim
 _SOME = 0.02
 # Of its arrays, or of the bytes moved: an allowance for arrays made outside of kernels.
 _MADE = 0.01
-# And of bytes and SMEM: one more list of numbers may help to find blocks.
+# And of bytes: one more list of numbers may help to find blocks.
 _LIST = 0.004
-# Of SMEM, if the reference prefetches nothing: a table may replace arithmetic.
-_TABLE = 0.125
+# Of a chip's SMEM: a table may replace arithmetic, fetches or steps.
+_TABLES = 0.5
 _CHIP = CHIPS["v5e"]
 _LONG = 4096  # a dim to shorten before a growing kernel is traced
 Facts = dict[str, Any]
@@ -332,7 +332,7 @@ COSTS = (
     Limit(
         "smem", _EXACT, None,
         lambda mine, par: {"used": amount(mine.smem), "enough": amount(par.smem)},
-        more=lambda mine, par, same: (_LIST if par.smem else _TABLE) * _CHIP.smem_bytes,
+        more=lambda mine, par, same: _TABLES * _CHIP.smem_bytes,
     ),
     Limit("with_dots", _EXACT, None, _dots, asked=lambda mine, par: par.dot_flops > 0),
     Limit(

@@ -143,9 +143,9 @@ def make_inputs(key, T, S, H):
 
 
 def audit(launch):
-    (rows, columns), (q, *moved) = launch.grid, launch.inputs
-    (bq, _), (bk, _) = q.block, moved[0].block
-    needed = sum(min(((i + 1) * bq - 1) // bk + 1, columns) for i in range(rows))
+    q, *moved = launch.inputs
+    (bq, _), (bk, _), (T, _), (S, _) = q.block, moved[0].block, q.shape, moved[0].shape
+    needed = sum(min(((i + 1) * bq - 1) // bk + 1, S // bk) for i in range(T // bq))
     for name, one in zip("kv", moved, strict=True):
         assert (
             one.transfers <= needed + 1
