@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from puzzles._judge.costs import Scale
 from puzzles._judge.exceptions import learners_code
 from puzzles._judge.numbers import Mismatch, on_tpu
 from puzzles._judge.origin import Origin, file_of, origin
-from puzzles._judge.source import Code
+from puzzles._judge.source import Code, given
 from puzzles._launch import Launch, Traced, trace_call
 from puzzles._program import kernel_calls
 from puzzles._puzzle import Puzzle
@@ -92,19 +92,20 @@ class Run:
     def __init__(self, answer: Answer, case: Case) -> None:
         self.answer, self.case, self.puzzle, self.label = answer, case, case.puzzle, case.label
         self.not_in_numpy = ""  # the reason why the simulator could not run it
+        self.learners_code = partial(learners_code, self.label, given(self.puzzle))
 
     @cached_property
     def traced(self) -> Traced:
         """The traced program."""
         args = self.case.args
         _ = self.case.expected  # outside `learners_code`: an exception here is the author's fault
-        with learners_code(self.label):
+        with self.learners_code():
             return trace_call(self.case.judged(self.answer.code.runs), *args)
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """The launches of its kernels; for a puzzle without a kernel, those that it configures."""
-        with learners_code(self.label):
+        with self.learners_code():
             if self.puzzle.kernel:
                 return self.traced.launches
         planned = self.puzzle.launches
@@ -128,7 +129,7 @@ class Run:
         """The result of a function without a kernel."""
         if self.puzzle.accepts is None:
             _ = self.case.expected
-        with learners_code(self.label):
+        with self.learners_code():
             return self.case.plainly(self.answer.code.runs)
 
     @cached_property

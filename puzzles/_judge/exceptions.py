@@ -30,10 +30,11 @@ class RejectedError(Exception):
 
 
 @contextmanager
-def learners_code(label: str) -> Iterator[None]:
+def learners_code(label: str, given: frozenset[str] = frozenset()) -> Iterator[None]:
     """Context manager: undo changes of JAX's settings by the learner's code.
 
-    An exception in it becomes a `RejectedError` on the case called `label`.
+    An exception in it becomes a `RejectedError` on the case called `label`. given: the names of the
+    functions that are not the learner's work.
     """
     before = dict(jax.config.values)
     try:
@@ -44,22 +45,25 @@ def learners_code(label: str) -> Iterator[None]:
     except UnreadableError as error:
         raise RejectedError(Breach("unreadable", {"says": str(error)}, label)) from None
     except Exception as error:
-        raise RejectedError(raised(error, label)) from None
+        raise RejectedError(raised(error, label, given)) from None
     finally:
         after = jax.config.values  # a new dict at each access
         for name in [name for name, value in before.items() if after.get(name) is not value]:
             jax.config.update(name, before[name])
 
 
-def raised(error: Exception, label: str) -> Breach:
+def raised(error: Exception, label: str, given: frozenset[str] = frozenset()) -> Breach:
     """The finding for an exception of the learner's code."""
-    return Breach("raises", {"says": message_of(error)}, label)
+    return Breach("raises", {"says": message_of(error, given)}, label)
 
 
-def message_of(error: Exception, lines: int = 1) -> str:
+def message_of(
+    error: Exception, given: frozenset[str] = frozenset(), lines: int = 1
+) -> str:
     """The message for an exception: the learner's line, the gist, and the remedy if known.
 
-    lines: the most lines of the exception's own message that the gist has.
+    given: as in `learners_code`. lines: the most lines of the exception's own message that the
+    gist has.
     """
     if isinstance(error, LoopLimitError):
         return str(error)
@@ -70,8 +74,37 @@ def message_of(error: Exception, lines: int = 1) -> str:
     launch = launch_of(error)
     whose += f", launched by `{launch}`," if launch else ""
     says = f"{whose} raises\n{gist}" if where else gist
-    advice = remedy(f"{type(error).__name__}: {error}", line, meanwhile(error))
+    known = remedy(f"{type(error).__name__}: {error}", line, meanwhile(error))
+    away, helps = _given_away(error, given)
+    advice = away if away and helps else known or away
     return "\n".join(filter(None, (says, advice, _of_the_call(error))))
+
+
+def _given_away(error: Exception, given: frozenset[str]) -> tuple[str, bool]:
+    """(arguments of the given function that raised, True if the learner calls it); or ("", False).
+
+    JAX calls a given kernel; remedies for its exceptions are about the launch.
+    """
+    frames = [frame for frame, _ in _own_frames(error)]
+    outer = [frame for frame in frames if frame.f_code.co_qualname in given]
+    inside = outer and frames[-1].f_code.co_qualname.partition(".")[0] == outer[-1].f_code.co_name
+    if not inside or not isinstance(error, TypeError | ValueError):
+        return "", False
+    code, values, caller = outer[-1].f_code, outer[-1].f_locals, outer[-1].f_back
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    by_dtype = "dtype" in str(error)
+    shown = ((name, _form(values[name], by_dtype)) for name in names)
+    args = ", ".join(f"`{name}` {form}" for name, form in shown if form)
+    helps = caller in frames and caller not in outer
+    return sentence("given_gets", name=code.co_name, args=args), helps
+
+
+def _form(value: Any, by_dtype: bool) -> str:
+    """The shape of an array or a Ref, with its dtype if `by_dtype`, or a number; else ""."""
+    shape = getattr(value, "shape", ())
+    if not shape:
+        return str(value) if isinstance(value, int) else ""
+    return f"{value.dtype}{[*shape]}" if by_dtype else str(shape)
 
 
 def _of_the_call(error: Exception) -> str:

@@ -159,6 +159,11 @@ def handed_out(puzzle: Puzzle) -> frozenset[str]:
     return frozenset(line for n in whole for line in lines[n.lineno - 1 : n.end_lineno])
 
 
+def given(puzzle: Puzzle) -> frozenset[str]:
+    """The names of the kernels and helpers without gaps."""
+    return frozenset({*_starter(puzzle)} - {*puzzle.blanks, puzzle.name, puzzle.spec.__name__})
+
+
 @functools.lru_cache(maxsize=256)
 def author_wrote(filename: str, number: int) -> bool:
     """True for a line of an author cell, which may call the learner's function."""

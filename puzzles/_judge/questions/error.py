@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge.answer import Run
-from puzzles._judge.exceptions import learners_code, raised
-from puzzles._judge.source import Code
+from puzzles._judge.exceptions import raised
+from puzzles._judge.source import Code, given
 from puzzles._launch import faults_of_copies
 from puzzles._program import UnsupportedError, equations, kernel_calls, visited
 from puzzles._rules import Breach
@@ -26,7 +26,7 @@ def rule_of_itself(code: Code) -> Breach | None:
 
 def grids(run: Run) -> Breach | None:
     """Require that no size in a grid is negative."""
-    with learners_code(run.label):
+    with run.learners_code():
         launched = run.traced.grids
     for name, grid in launched:
         for axis, size in enumerate(grid):
@@ -75,7 +75,7 @@ def runs(run: Run) -> Breach | None:
         name = _grid_query(e for call in calls for e in _in_scopes(call.params["jaxpr"]))
         if name:  # a TPU accepts it, the CPU does not
             return run.wrong("scope-asks", asked=name)
-        return raised(error, run.label)
+        return raised(error, run.label, given(run.puzzle))
     return None
 
 
