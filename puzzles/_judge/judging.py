@@ -148,9 +148,13 @@ def first_finding(
 def _verdict_of(answer: Answer, run: Run | None, finding: Breach) -> Verdict:
     """The verdict of a finding, with explanations, and the seed of a random case."""
     puzzle, rule = answer.puzzle, RULES[finding.rule]
-    parts, seed, notes = {}, None, []
+    parts: dict[str, Any] = {}
+    seed, notes = None, []
     if isinstance(run, Run):
-        parts = _explained(run) if finding.rule == "numbers" else {}
+        if finding.rule == "numbers":
+            parts = _explained(run)
+        elif run.puzzle.axes and finding.rule == "hazard":  # a wrong device or block may cause it
+            parts = {"first": by_trying.line_exchanged(run, "corrects_all")}
         if run.case.fresh:
             seed = run.case.seed
             notes.append(sentence("drawn_for_your_code", puzzle=puzzle.name, seed=seed))
@@ -170,7 +174,7 @@ def _verdict_of(answer: Answer, run: Run | None, finding: Breach) -> Verdict:
         notes=tuple(notes),
         seed=seed,
         title=finding.title or rule.title,
-        first=sentence("look_first", says=parts["first"]) if "first" in parts else None,
+        first=sentence("look_first", says=parts["first"]) if parts.get("first") else None,
         rule=finding.rule,
         launches=vars(run).get("launches", ()) if isinstance(run, Run) else (),
     )

@@ -512,7 +512,8 @@ class _Device(Machine):
         there, count = int(device), self.mesh.count
         if not 0 <= there < count:
             facts = dict(device=self.number, count=" × ".join(map(str, sizes)), when=when(self.ids))
-            facts["there"] = there if len(sizes) == 1 else f"{(*places,)} along ({', '.join(axes)})"
+            order = f"along the mesh's axes ({', '.join(axes)}), in this order"
+            facts["there"] = there if len(sizes) == 1 else f"{(*places,)} {order}"
             self.wrong(equation, words, "out-of-bounds", **facts)
         return there
 

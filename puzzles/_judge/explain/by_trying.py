@@ -198,8 +198,10 @@ _EXCHANGED = {
 }
 
 
-def line_exchanged(run: Run) -> str | None:
-    """The learner's lines that, replaced by the reference's, make the numbers right, or None.
+def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
+    """The learner's lines that, replaced by the reference's, make the answer right, or None.
+
+    corrects: the key of the words for that.
 
     At most three lines in a row; single lines are tried first. Find-the-bug puzzles are left out,
     because this would give their bug away.
@@ -217,12 +219,17 @@ def line_exchanged(run: Run) -> str | None:
                 return None
             text = "\n".join([*own[:i], *theirs[k:end], *own[j:]])
             if _right_as(run, name, text):
-                key = _EXCHANGED["append" if i == len(own) else how]
+                inside = i == j and (i == len(own) or _indent(theirs[k]) > _indent(own[i]))
+                key = _EXCHANGED["append" if inside else how]
                 key = "line_exchanged_several" if j - i > 1 else key
-                line = own[min(i, len(own) - 1)].strip()
                 more = "line" if j - i == 2 else f"{j - i - 1} lines"
-                return sentence(key, line=line, more=more)
+                line, why = own[i - inside].strip(), sentence(corrects)
+                return sentence(key, line=line, more=more, corrects=why)
     return None
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _exchanges(own: list[str], theirs: list[str]) -> list[tuple[str, int, int, int, int]]:
