@@ -24,6 +24,7 @@ _EXACT = {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "clamp"}
 _EXACT |= {"reduce_max", "reduce_min", "argmax", "argmin", "cummax", "cummin"}
 _ROUNDS = (ARITHMETIC | TRANSCENDENTAL | REDUCTIONS) - _EXACT  # Mosaic rejects narrow dots
 _MOVES = LAYOUT | {"select_n"}
+_COMPARES = {"eq", "ne", "lt", "le", "gt", "ge"}
 
 
 def narrowings(traced: Traced) -> list[Breach]:
@@ -133,8 +134,12 @@ def _rounded(equation: JaxprEqn, scope: _Scope, stored: set[Var], kernel: bool) 
             scope.masks.add(out)
         elif _rounds(equation):
             how[out] = "there and back"
+        elif before.kind in "iu" and before.itemsize > 2 and narrow(after):
+            how[out] = "numbers"
         elif form and not narrow(after):
             scope.wide[out] = _place(equation, form, before, kernel)
+    elif name in _COMPARES and form == "numbers":
+        yield _place(equation, form, equation.invars[0].aval.dtype, kernel)
     elif name == "mul" and any(v in scope.masks for v in equation.invars if isinstance(v, Var)):
         pass  # a mask: numbers or zeros
     elif name in _ROUNDS and narrow(out.aval.dtype):

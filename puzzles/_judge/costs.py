@@ -45,6 +45,8 @@ _MADE = 0.01
 _LIST = 0.004
 # Of a chip's SMEM: a table may replace arithmetic, fetches or steps.
 _TABLES = 0.5
+# Of the arrays of a launch that moves each byte once: blocks hang over edges.
+_ONCE = 1.02
 _CHIP = CHIPS["v5e"]
 _LONG = 4096  # a dim to shorten before a growing kernel is traced
 Facts = dict[str, Any]
@@ -78,7 +80,7 @@ class Limit:
     """
 
     name: str
-    same: float
+    same: float | None
     others: float | None
     facts: Callable[[Cost, Cost], Facts] = lambda mine, par: {}
     more: Callable[[Cost, Cost, bool], float] = lambda mine, par, same: 0
@@ -248,7 +250,7 @@ def _whose(mine: Cost, par: Cost) -> str:
     if not pairs or max(more) <= 0:
         return ""
     launch, operand, other, like = pairs[more.index(max(more))]
-    if operand.transfers > like.transfers and operand.sizes == like.sizes:
+    if operand.transfers > like.transfers and operand.portion == like.portion:
         count = sentence("times_enough", times=operand.transfers, enough=like.transfers)
     else:
         sizes = amount(operand.hbm_bytes), amount(like.hbm_bytes)
@@ -328,6 +330,10 @@ COSTS = (
     Limit(
         "bytes", _EXACT, _BY_TRAFFIC, _moved,
         more=lambda mine, par, same: _LIST * par.bytes * same,
+    ),
+    Limit(  # if the reference moves each byte once, blocks of other sizes can do so, too
+        "bytes", None, _BY_BLOCKS, _moved,
+        asked=lambda mine, par: par.bytes <= _ONCE * par.arrays,
     ),
     Limit(
         "smem", _EXACT, None,

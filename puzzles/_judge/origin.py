@@ -91,7 +91,7 @@ def equations_outside(traced: Traced, allowed: Sequence[str] = ()) -> list[Jaxpr
     return [
         equation
         for equation in {id(inner): inner for inner in fed}.values()  # a loop may repeat some
-        if equation.primitive.name not in free
+        if not _amounts_to(equation) <= free
         and not observed(equation)
         and any(
             jnp.issubdtype(v.aval.dtype, jnp.inexact)
@@ -99,6 +99,17 @@ def equations_outside(traced: Traced, allowed: Sequence[str] = ()) -> list[Jaxpr
             if hasattr(v.aval, "dtype")
         )
     ]
+
+
+def _amounts_to(equation: JaxprEqn) -> set[str]:
+    """The name of its primitive; for a dot with vectors, the names of the product and its sum."""
+    if equation.primitive.name != "dot_general":
+        return {equation.primitive.name}
+    axes = zip(*equation.params["dimension_numbers"], strict=True)
+    left, right = zip(equation.invars, axes, strict=True)
+    kept = [v.aval.ndim - sum(map(len, ones)) for v, ones in (left, right)]
+    sums = bool(equation.params["dimension_numbers"][0][0])
+    return {"dot_general"} if all(kept) and sums else {"mul", *["reduce_sum"] * sums}
 
 
 def where_made(equation: JaxprEqn) -> str:

@@ -12,7 +12,7 @@ from puzzles._judge.cost import Cost
 from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import on_tpu
 from puzzles._judge.wire import wire_line, wire_rows
-from puzzles._launch import Launch
+from puzzles._launch import Launch, single_slots
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import (
     amount,
@@ -131,6 +131,8 @@ def _receipt(answer: Answer) -> tuple[str | None, str | None]:
 
 def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
     """Yield notes on a pass. The details, if there are some, say that nothing was launched."""
+    if re.search(r"\bnan_to_num\b", answer.code.text):
+        yield sentence("hides_nan")
     if not answer.puzzle.kernel:
         if details is None:
             yield sentence("no_kernel")
@@ -147,9 +149,10 @@ def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
 
 
 def _in_one_buffer(launches: Sequence[Launch]) -> list[str]:
-    """The inputs whose blocks the launch fetches into a single buffer."""
+    """The inputs whose blocks are fetched into a single buffer."""
     inputs = (operand for launch in launches for operand in launch.inputs if operand.piped)
-    return [operand.name for operand in inputs if operand.buffers == 1 < operand.transfers]
+    alone = [operand.name for operand in inputs if operand.buffers == 1 < operand.transfers]
+    return alone + [name for launch in launches for name in single_slots(launch)]
 
 
 def line(puzzle: Puzzle, label: str, cost: Cost, par: Cost | None = None) -> str:

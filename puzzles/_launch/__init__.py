@@ -28,7 +28,7 @@ from puzzles._launch.finding import (
     told,
     when,
 )
-from puzzles._launch.inner_pipelines import revisited_inside
+from puzzles._launch.inner_pipelines import revisited_inside, single_slots
 from puzzles._launch.launch import Launch
 from puzzles._launch.log import ARITHMETIC, REDUCTIONS, TRANSCENDENTAL, Dot
 from puzzles._launch.operand import Operand, itemsize

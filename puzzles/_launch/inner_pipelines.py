@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,6 +45,18 @@ def revisited_inside(launch: Launch) -> Iterator[Finding]:
                 yield _finding(launch, event, target, first.get(source[0]) == "get")
             seen.add(block)
             first.pop(source[0], None)
+
+
+def single_slots(launch: Launch) -> list[str]:
+    """The arrays whose blocks `emit_pipeline` copies to one slot, one after another."""
+    slots = {
+        source[0].name: target[0].shape[0]
+        for event in launch.log.events
+        if event.name == "dma_start" and by_pipeline(event.equation)
+        for source, target, *_ in [event.parts()]
+    }
+    often = Counter(c.source for c in launch.copies if c.by_pipeline for _ in range(c.times))
+    return [name for name, count in slots.items() if count == 1 and often[name] > launch.steps]
 
 
 def _finding(launch: Launch, event: Event, target: Part, reads: bool) -> Finding:

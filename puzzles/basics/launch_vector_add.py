@@ -78,7 +78,7 @@ PUZZLE = Puzzle(
     spec=launch_vector_add_spec,
     solution=launch_vector_add,
     inputs=make_inputs,
-    cases=[dict(M=150, N=700), dict(M=128, N=1000)],
+    cases=[dict(M=150, N=768), dict(M=128, N=1000)],
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # every block is needed once

@@ -121,8 +121,8 @@ def audit(launch: Launch) -> None:
     could = 1 - 1 / its.count if its else 0  # nothing runs yet when the first strip comes
     assert not its or its.hidden >= 0.6 * could, (
         f"{its.hidden:.0%} of the work runs between starts of `{b.name}`'s copies and the "
-        f"waits for them, and {could:.0%} could: start a strip at the first step of the one "
-        "before it, when its slot is free"
+        f"waits for them, and {could:.0%} could: start a strip at the first step of the strip "
+        "before it, when its slot is free, and wait for it only at its own first step"
     )
 
 
