@@ -74,9 +74,9 @@ def message_of(
     launch = launch_of(error)
     whose += f", launched by `{launch}`," if launch else ""
     says = f"{whose} raises\n{gist}" if where else gist
-    known = remedy(f"{type(error).__name__}: {error}", line, meanwhile(error))
-    away, helps = _given_away(error, given)
-    advice = away if away and helps else known or away
+    advice = remedy(f"{type(error).__name__}: {error}", line, meanwhile(error))
+    arguments, by_learner = _given_away(error, given)
+    advice = arguments if by_learner else advice or arguments
     return "\n".join(filter(None, (says, advice, _of_the_call(error))))
 
 
@@ -87,16 +87,18 @@ def _given_away(error: Exception, given: frozenset[str]) -> tuple[str, bool]:
     """
     frames = [frame for frame, _ in _own_frames(error)]
     outer = [frame for frame in frames if frame.f_code.co_qualname in given]
-    inside = outer and frames[-1].f_code.co_qualname.partition(".")[0] == outer[-1].f_code.co_name
-    if not inside or not isinstance(error, TypeError | ValueError):
+    raised_there = (
+        outer and frames[-1].f_code.co_qualname.partition(".")[0] == outer[-1].f_code.co_name
+    )
+    if not raised_there or not isinstance(error, TypeError | ValueError):
         return "", False
     code, values, caller = outer[-1].f_code, outer[-1].f_locals, outer[-1].f_back
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     by_dtype = "dtype" in str(error)
-    shown = ((name, _form(values[name], by_dtype)) for name in names)
-    args = ", ".join(f"`{name}` {form}" for name, form in shown if form)
-    helps = caller in frames and caller not in outer
-    return sentence("given_gets", name=code.co_name, args=args), helps
+    forms = ((name, _form(values[name], by_dtype)) for name in names)
+    arguments = ", ".join(f"`{name}` {form}" for name, form in forms if form)
+    by_learner = caller in frames and caller not in outer
+    return sentence("given_gets", name=code.co_name, args=arguments), by_learner
 
 
 def _form(value: Any, by_dtype: bool) -> str:

@@ -107,9 +107,9 @@ def _amounts_to(equation: JaxprEqn) -> set[str]:
         return {equation.primitive.name}
     axes = zip(*equation.params["dimension_numbers"], strict=True)
     left, right = zip(equation.invars, axes, strict=True)
-    kept = [v.aval.ndim - sum(map(len, ones)) for v, ones in (left, right)]
+    free_axes = [v.aval.ndim - sum(map(len, axes)) for v, axes in (left, right)]
     sums = bool(equation.params["dimension_numbers"][0][0])
-    return {"dot_general"} if all(kept) and sums else {"mul", *["reduce_sum"] * sums}
+    return {"dot_general"} if all(free_axes) and sums else {"mul", *["reduce_sum"] * sums}
 
 
 def where_made(equation: JaxprEqn) -> str:

@@ -151,8 +151,8 @@ def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
 def _in_one_buffer(launches: Sequence[Launch]) -> list[str]:
     """The inputs whose blocks are fetched into a single buffer."""
     inputs = (operand for launch in launches for operand in launch.inputs if operand.piped)
-    alone = [operand.name for operand in inputs if operand.buffers == 1 < operand.transfers]
-    return alone + [name for launch in launches for name in single_slots(launch)]
+    names = [operand.name for operand in inputs if operand.buffers == 1 < operand.transfers]
+    return names + [name for launch in launches for name in single_slots(launch)]
 
 
 def line(puzzle: Puzzle, label: str, cost: Cost, par: Cost | None = None) -> str:

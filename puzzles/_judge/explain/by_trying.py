@@ -219,12 +219,12 @@ def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
                 return None
             text = "\n".join([*own[:i], *theirs[k:end], *own[j:]])
             if _right_as(run, name, text):
-                inside = i == j and (i == len(own) or _indent(theirs[k]) > _indent(own[i]))
-                key = _EXCHANGED["append" if inside else how]
+                indented = i == j and (i == len(own) or _indent(theirs[k]) > _indent(own[i]))
+                key = _EXCHANGED["append" if indented else how]
                 key = "line_exchanged_several" if j - i > 1 else key
                 more = "line" if j - i == 2 else f"{j - i - 1} lines"
-                line, why = own[i - inside].strip(), sentence(corrects)
-                return sentence(key, line=line, more=more, corrects=why)
+                line, effect = own[i - indented].strip(), sentence(corrects)
+                return sentence(key, line=line, more=more, corrects=effect)
     return None
 
 
