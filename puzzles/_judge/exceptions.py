@@ -57,9 +57,7 @@ def raised(error: Exception, label: str, given: frozenset[str] = frozenset()) ->
     return Breach("raises", {"says": message_of(error, given)}, label)
 
 
-def message_of(
-    error: Exception, given: frozenset[str] = frozenset(), lines: int = 1
-) -> str:
+def message_of(error: Exception, given: frozenset[str] = frozenset(), lines: int = 1) -> str:
     """The message for an exception: the learner's line, the gist, and the remedy if known.
 
     given: as in `learners_code`. lines: the most lines of the exception's own message that the
