@@ -43,7 +43,8 @@ def compare(want: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Mismatch
     `tolerance` is relative, and absolute in units of the root mean square of `want`.
     """
     want, got = np.asarray(want), np.asarray(got)
-    if np.array_equal(want, got):  # ten times faster than comparing with tolerances
+    # Ten times faster than comparing with tolerances; bytes are equal where both have a NaN.
+    if np.array_equal(want, got) or (want.dtype == got.dtype and want.tobytes() == got.tobytes()):
         return None
     errors = _errors(want, got, tolerance)
     wrong = errors > 1

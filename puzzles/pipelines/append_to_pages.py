@@ -188,14 +188,14 @@ def make_inputs(key, lengths, T, page, P, pages, garbage, R, H, dtype="float32")
 
 def audit(launch: Launch, *, args) -> None:
     pages, new, lengths, _ = args
-    needed = pages_needed(lengths + new.shape[1], pages.shape[1]) * pages[0].nbytes
-    needed += sum(one.nbytes for one in args[1:])
+    fetched = pages_needed(np.asarray(lengths) + new.shape[1], pages.shape[1])
+    needed = fetched * pages.nbytes // pages.shape[0] + sum(one.nbytes for one in args[1:])
     assert launch.hbm_bytes_read <= needed, (
         f"{launch.hbm_bytes_read:,} bytes are read, where the pages of these sequences and the "
         f"other arguments have {needed:,}: fetch each page once, and let the new rows come in their "
         "block only"
     )
-    written = new.nbytes + new[:, 0].nbytes
+    written = new.nbytes + new.nbytes // new.shape[1]
     assert launch.hbm_bytes_written <= written, (
         f"{launch.hbm_bytes_written:,} bytes are written, where the new rows and the sums have "
         f"{written:,}: send the new rows of a page only, once"
@@ -238,11 +238,11 @@ PUZZLE = Puzzle(
     cases=[
         dict(lengths=(13, 0, 16, 3), T=6, page=4, P=32, pages=7, garbage=1.0, R=8, H=128),
         dict(
-            lengths=(64, 31, 5, 278, 100),
+            lengths=(64, 31, 5, 40, 78),
             T=3,
             page=32,
-            P=48,
-            pages=9,
+            P=12,
+            pages=4,
             garbage=float("nan"),
             R=16,
             H=256,

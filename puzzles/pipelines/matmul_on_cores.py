@@ -80,7 +80,7 @@ def matmul_on_cores(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Arr
 # launcher of helion, which writes Pallas kernels for you, uses `pl.kernel` only.
 
 # %% active="ipynb"
-# x = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
+# x = jax.ShapeDtypeStruct((512, 512), jnp.float32)
 # receipt(matmul_on_cores, x, x, chip="v5p")
 
 # %% tags=["author"]
