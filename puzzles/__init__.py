@@ -21,7 +21,7 @@ from puzzles._launch import Copy, Dot, Finding, Launch, Operand, trace
 from puzzles._program import kernels_on_old_jax, pipelines_on_cpu
 from puzzles._puzzle import Puzzle, array, mutate, rng, vjp
 from puzzles._record import Alternative, Mistake, Record
-from puzzles._show import estimated_cycles, plot, receipt, show, sweep
+from puzzles._show import estimated_cycles, plot, receipt, roofline, show, sweep
 
 __version__ = "0.3.0.dev0"
 
@@ -60,6 +60,7 @@ __all__ = [
     "progress",
     "receipt",
     "rng",
+    "roofline",
     "show",
     "solution",
     "sweep",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 from puzzles._compile import CHIPS, Chip, budget, counted, price
 from puzzles._launch import NOTE, Finding, Launch, itemsize, told
+from puzzles._program import UnreadableError
 from puzzles._rules import plural, sentence
 
 _MANY = 64  # steps that move blocks: fewer are a practice shape
@@ -126,6 +127,27 @@ def figures(launches: Sequence[Launch], chip: Chip) -> dict[str, str]:
         "FLOP/B": f"{flops / max(1, moved):.0f}",
         "time": seconds_words(price(launches, chip).seconds),
     }
+
+
+def roofline_figures(launches: Sequence[Launch], chip: Chip) -> tuple[float, float, str]:
+    """FLOPs per byte, FLOPs per second, and a sentence on both.
+
+    Raises UnreadableError if the launches compute no matrix product, or move no byte.
+    """
+    flops, moved = (
+        sum(getattr(launch, name) * (launch.times or 1) for launch in launches)
+        for name in ("dot_flops", "hbm_bytes")
+    )
+    if not flops or not moved:
+        raise UnreadableError(sentence("no_roofline"))
+    launch_price, shown = price(launches, chip), figures(launches, chip)
+    rate, limit = flops / launch_price.seconds, chip.scoped_vmem_bytes
+    facts = dict(share=f"{rate / chip.flops_per_second:.0%}", cause=next(iter(launch_price.causes)))
+    words = [sentence("under_the_roof", time=shown["time"], **facts)]
+    words.append(sentence("roofline_figures", flops=shown["FLOP/B"], **shown))
+    if any(launch.vmem_bytes > limit for launch in launches):
+        words.append(sentence("over_the_limit", limit=amount(limit)))
+    return flops / moved, rate, " ".join(words)
 
 
 def _single(launches: tuple[Launch, ...], chip: Chip) -> str:
@@ -244,19 +266,19 @@ def _exps(launch: Launch) -> str:
 
 def time_words(launches: Sequence[Launch], chip: Chip) -> str:
     """The price of launches with its longest cause; "" if they do nothing that takes time."""
-    its_price = price(launches, chip)
-    if not its_price.causes:
+    launch_price = price(launches, chip)
+    if not launch_price.causes:
         return ""
-    time = f"{its_price.bound} {seconds_words(its_price.seconds)}"
-    return sentence("price", time=time, chip=chip.name, cause=next(iter(its_price.causes)))
+    time = f"{launch_price.bound} {seconds_words(launch_price.seconds)}"
+    return sentence("price", time=time, chip=chip.name, cause=next(iter(launch_price.causes)))
 
 
 def causes_words(launches: Sequence[Launch], chip: Chip) -> str:
     """Every term of a price, and which of them libtpu does not estimate."""
-    its_price = price(launches, chip)
-    terms = [f"{name} {seconds_words(time)}" for name, time in its_price.causes.items()]
-    if its_price.causes and "HBM" not in its_price.causes and its_price.hbm:
-        terms.append(sentence("hbm_meanwhile", time=seconds_words(its_price.hbm)))
+    launch_price = price(launches, chip)
+    terms = [f"{name} {seconds_words(time)}" for name, time in launch_price.causes.items()]
+    if launch_price.causes and "HBM" not in launch_price.causes and launch_price.hbm:
+        terms.append(sentence("hbm_meanwhile", time=seconds_words(launch_price.hbm)))
     if terms and not chip.step_seconds:
         terms.append(sentence("not_estimated", chip=chip.name))
     return ", ".join(terms)
@@ -351,16 +373,22 @@ def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
                 figures((launch,), chip)["time"],
             )
         )
-    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    wide = [max(map(len, column)) for column in columns]
-    lines = []
-    for name, *cells in zip(*columns, strict=True):
-        padded = (text.rjust(width) for text, width in zip(cells, wide[1:], strict=True))
-        lines.append("  ".join([name.ljust(wide[0]), *padded]))
+    lines = columns(rows)
     lines.append(sentence("busy", chip=chip, rounded=_rounded(*launches)))
     if padded_rows := stored(launches):
         lines.append(f"stored {padded_rows}")
     return "\n".join(lines)
+
+
+def columns(rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table, without the columns in which no row but the first has anything."""
+    shown = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    wide = [max(map(len, column)) for column in shown]
+    lines = []
+    for name, *cells in zip(*shown, strict=True):
+        padded = (text.rjust(width) for text, width in zip(cells, wide[1:], strict=True))
+        lines.append("  ".join([name.ljust(wide[0]), *padded]))
+    return lines
 
 
 def many_steps(launch: Launch, chip: Chip) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import statistics
 import time
 import warnings
@@ -33,7 +34,14 @@ from puzzles._launch import (
 )
 from puzzles._program import UnreadableError, over_mesh
 from puzzles._puzzle import Puzzle
-from puzzles._receipt import figures, receipt_html, receipt_text, seconds_words
+from puzzles._receipt import (
+    columns,
+    figures,
+    receipt_html,
+    receipt_text,
+    roofline_figures,
+    seconds_words,
+)
 from puzzles._rules import sentence
 
 _IN_A_ROW, _ROWS = 10, 5  # calls in a row before waiting; number of rows
@@ -121,19 +129,12 @@ def estimated_cycles(fn: Callable, *args: object, chip: str = "v5e") -> int | No
 
 
 def plot(values: Sequence[float], title: str = "") -> None:
-    """Draw a sequence of numbers as a line, or print them if matplotlib is missing.
-
-    Raises ValueError for an empty sequence.
-    """
+    """Draw a sequence of numbers as a line. Raises ValueError for an empty sequence."""
     if not len(values):
         raise ValueError("nothing to plot: the sequence is empty")
     numbers = [float(value) for value in values]
     words = " ".join([f"{title}:"] * bool(title) + [f"{value:.4g}" for value in numbers])
-    picture = _draw.plot_svg(numbers, title)
-    if picture is None:
-        say(words)
-    else:
-        display(words, picture)
+    display(words, _draw.plot_svg(numbers, title))
 
 
 def sweep(
@@ -149,20 +150,47 @@ def sweep(
         _require_chip(chip)
         if not choices or not all(choices):
             raise UnreadableError(sentence("nothing_to_sweep"))
-        measured = jax.default_backend() == "tpu"
-        wide = max(5, *(len(name) + 1 for name in choices[0]))
-        names = "".join(f"{name:>{wide}}" for name in choices[0])
-        for number, choice in enumerate(choices):
-            chosen = functools.partial(fn, **choice)
-            costs, marks = _costs(chosen, args, chip)
-            if measured:
-                costs["time"] = seconds_words(_measured(chosen, args))
-            if not number:  # so narrow that a phone has room for it
-                say(names + "".join(f" {name:>7}" for name in costs))
-            values = "".join(f"{value:>{wide}}" for value in choice.values())
-            say(f"{values}{''.join(f' {cost:>7}' for cost in costs.values())}{marks}")
-        receipt = f"time on a {chip}, by the receipt (nothing was measured)"
-        say("time measured on this TPU" if measured else receipt)
+        measured, rows = jax.default_backend() == "tpu", []
+        try:
+            for choice in choices:
+                row, _ = _costs(fn, choice, args, chip)
+                if measured:
+                    row["time"] = seconds_words(_measured(functools.partial(fn, **choice), args))
+                rows.append(row)
+        finally:  # a choice that raises is the last
+            receipt = f"time on a {chip}, by the receipt (nothing was measured)"
+            source = "time measured on this TPU" if measured else receipt
+            if rows:
+                page = f"{_draw.costs_table(rows)}{_draw.paragraph(source)}"
+                display(f"{_lines(rows)}\n{source}", f"<style>{_draw.style()}</style>{page}")
+
+
+def roofline(
+    fn: Callable, sizes: Mapping[str, Sequence[int]], *args: Any, chip: str = "v5e"
+) -> None:
+    """Draw the costs of `fn(*args, **sizes)` under the roofline of `chip`, with sliders.
+
+    sizes: the values of each keyword to choose from; every combination is traced. The times are the
+    receipt's, also on a TPU: nothing runs. Arguments may be shapes.
+    """
+    with _showing_errors("drawing this"):
+        _require_chip(chip)
+        products = itertools.product(*sizes.values())
+        choices = [dict(zip(sizes, values, strict=True)) for values in products]
+        if not sizes or not choices:
+            raise UnreadableError(sentence("nothing_to_sweep"))
+        rows, places, says = [], [], []
+        for choice in choices:
+            row, launches = _costs(fn, choice, args, chip)
+            intensity, rate, words = roofline_figures(launches, CHIPS[chip])
+            rows.append(row)
+            places.append((intensity, rate))
+            says.append(words)
+        display(_lines(rows), _draw.roofline_page(sizes, rows, places, says, CHIPS[chip]))
+
+
+def _lines(rows: Sequence[Mapping[str, str]]) -> str:
+    return "\n".join(columns([tuple(rows[0]), *(tuple(row.values()) for row in rows)]))
 
 
 def _require_chip(chip: str) -> None:
@@ -248,16 +276,19 @@ def _launches(
     return list(traced.launches), traced
 
 
-def _costs(chosen: Callable, args: tuple, chip: str) -> tuple[dict[str, str], str]:
-    """The figures of a choice, and its faults with a cross; UnreadableError if it raises."""
+def _costs(
+    fn: Callable, choice: Mapping[str, int], args: tuple, chip: str
+) -> tuple[dict[str, str], tuple[Launch, ...]]:
+    """A row of values, figures and faults, and the launches; UnreadableError if `fn` raises."""
     try:
-        launches = trace(chosen, *args)
+        launches = trace(functools.partial(fn, **choice), *args)
     except UnreadableError:
         raise
     except Exception as error:
         raise UnreadableError(message_of(error)) from None
-    wrong = (fault.kind for launch in launches for fault in faults(launch))
-    return figures(launches, CHIPS[chip]), "".join(f"  ✗ {kind}" for kind in dict.fromkeys(wrong))
+    wrong = dict.fromkeys(fault.kind for launch in launches for fault in faults(launch))
+    row = {name: str(value) for name, value in choice.items()} | figures(launches, CHIPS[chip])
+    return row | {"": " ".join(f"✗ {kind}" for kind in wrong)}, launches
 
 
 def _measured(chosen: Callable, args: tuple) -> float:

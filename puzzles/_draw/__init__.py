@@ -12,9 +12,9 @@ from puzzles._draw.cards import FAINT, bar, card, fold, paragraph, source, track
 from puzzles._draw.copies import copies_strip
 from puzzles._draw.data import walk_data
 from puzzles._draw.filmstrip import Still, film
-from puzzles._draw.frames import mark_rules, marks_in
+from puzzles._draw.frames import mark_rules, marks_in, style
 from puzzles._draw.lanes import lanes_picture, lanes_text
-from puzzles._draw.page import block_squares, plot_svg, strip_page, walk_page
+from puzzles._draw.page import block_squares, strip_page, walk_page
 from puzzles._draw.palette import (
     BLUE,
     GREEN,
@@ -32,4 +32,5 @@ from puzzles._draw.palette import (
     text,
     text_width,
 )
+from puzzles._draw.plots import costs_table, plot_svg, roofline_page
 from puzzles._draw.words import walk_text

@@ -1,11 +1,8 @@
-"""HTML and SVG for a cell's output: grid timelines, a line of numbers, and the map of right and
-wrong blocks of an output.
-"""
+"""HTML and SVG for a cell's output: grid timelines, and the map of right and wrong blocks."""
 
 from __future__ import annotations
 
 import html
-import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +12,7 @@ from puzzles._draw.data import Data, walk_data
 from puzzles._draw.frames import Frames, each, faults, key, piece, script, style
 from puzzles._draw.iterations import map_of, product_of
 from puzzles._draw.operand import list_panel, moving_panel, still_panel
-from puzzles._draw.palette import BLUE, cell, rect, text, text_width
+from puzzles._draw.palette import cell, rect, text, text_width
 from puzzles._draw.panel import views
 from puzzles._draw.words import summary, title, working
 from puzzles._launch import Launch
@@ -194,27 +191,6 @@ def _body(data: Data, frames: Frames) -> str:
         class_=each([f"pz-core pz-{'work' if n else 'skipped'}" for n in work])
     )
     return piece("body", core=core, did=frames.element("span", each(does), "pz-did"))
-
-
-def plot_svg(values: Sequence[float], title: str) -> str | None:
-    """An SVG for a cell's output; None if matplotlib is not installed."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        return None
-    with rc_context({"svg.hashsalt": "puzzles"}):  # the same numbers give the same bytes
-        figure = Figure((7, 3), layout="constrained")
-        axes = figure.subplots()
-        axes.set_title(title, loc="left")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.plot(values, marker="o", markersize=3, color=BLUE)
-        picture = io.StringIO()
-        figure.savefig(picture, format="svg", metadata={"Date": None}, transparent=True)
-    # It shrinks with a narrow page. Ink has the colour of the text around it, in a dark theme, too.
-    style = "max-width:100%;height:auto;fill:currentColor"
-    drawn = picture.getvalue().replace("<svg ", f'<svg style="{style}" ', 1)
-    return drawn.replace("#000000", "currentColor")
 
 
 def block_squares(words: str) -> str:

@@ -67,6 +67,15 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 
 
 # %% [markdown]
+# Which sliders move the point to the right, and which only up?
+
+# %% active="ipynb"
+# from puzzles import roofline, sweep
+#
+# sides, square = (128, 256, 512, 1024), jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+# roofline(matmul, dict(bm=sides, bk=sides, bn=sides), square, square)
+
+# %% [markdown]
 # `bk` is not in the formula, as long as it is less than `K`: a larger `bk` only means fewer steps.
 # So give it the VMEM that is left.
 #
@@ -83,9 +92,6 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 # </details>
 
 # %% active="ipynb"
-# from puzzles import sweep
-#
-# square = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
 # wide = [(128, 128, 128), (256, 256, 256), (512, 512, 512), (512, 1024, 512), (1024, 512, 1024)]
 # sweep(matmul, [dict(bm=bm, bk=bk, bn=bn) for bm, bk, bn in wide], square, square)
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 import re
 import runpy
@@ -307,16 +306,22 @@ def _walk(name: str, solved: bool = True) -> str:
     return _draw.walk_page([_draw.walk_data(launch)])
 
 
+def _tiles() -> tuple[Any, list[int], jax.ShapeDtypeStruct]:
+    """A matmul, sides of its blocks, and the form of its factors."""
+    square = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+    return puzzles.find("matmul_bf16").solution, [128, 256, 512, 1024], square
+
+
 def _sweep_of_tiles() -> str:
-    """What a sweep prints, as a notebook has it."""
-    said: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_show, "say", lambda words: said.append(f"<pre>{html.escape(words)}</pre>"))
-        square = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
-        sides = [dict(bm=n, bk=n, bn=n) for n in (128, 256, 512, 1024)]
-        puzzles.sweep(puzzles.find("matmul_bf16").solution, sides, square, square)
-    # A notebook wraps what is printed, and keeps its spaces.
-    return "<style>pre{white-space:pre-wrap;margin:0;font-size:12px}</style>" + "".join(said)
+    matmul, sides, square = _tiles()
+    choices = [dict(bm=n, bk=n, bn=n) for n in sides]
+    return _displayed(lambda: puzzles.sweep(matmul, choices, square, square))
+
+
+def _roofline() -> str:
+    matmul, sides, square = _tiles()
+    sizes = dict(bm=sides, bk=sides, bn=sides)
+    return _displayed(lambda: puzzles.roofline(matmul, sizes, square, square))
 
 
 def _said(call: Callable[[], None]) -> str:
@@ -375,11 +380,49 @@ SHOWN = {
     "semaphores": lambda: _drawn(puzzles.find("right_permute").solution),
     "scalar": lambda: _drawn(puzzles.find("copy_rows").solution),
     "sweep": _sweep_of_tiles,
+    "roofline": _roofline,
     "lanes": lambda: _lanes(puzzles.find("ring_all_reduce").solution),
     "crossed lanes": lambda: _lanes(starter_function(puzzles.find("fix_the_ring"))),
     "line": lambda: _draw.plot_svg([1234567.0, 1.0], "loss by step"),
     "gathers": lambda: compare_gathers("v5e", "v6e")._repr_html_(),
 }
+
+
+def test_sliders_move_the_point_under_the_roofline(page: Page) -> None:
+    page.set_viewport_size({"width": 620, "height": 900})
+    page.set_content(_roofline())
+    dials, says = page.locator(".pz-dials input"), page.locator(".pz-chosen-says")
+    point = page.locator(".pz-point")
+    expect(dials).to_have_count(3)
+    expect(says).to_contain_text("63 FLOPs per byte, 32,768 steps")
+    rows = page.locator(".pz-table tr")
+    expect(rows.nth(1)).to_be_hidden()  # the table is folded
+    place = [float(point.get_attribute(axis) or "") for axis in ("cx", "cy")]
+    dials.nth(1).focus()
+    page.keyboard.press("End")  # a larger bk: as many bytes, fewer steps
+    expect(says).to_contain_text("63 FLOPs per byte, 4,096 steps")
+    up = [float(point.get_attribute(axis) or "") for axis in ("cx", "cy")]
+    assert up[0] == place[0]
+    assert up[1] < place[1]
+    dials.nth(0).focus()
+    page.keyboard.press("ArrowRight")
+    expect(says).to_contain_text("84 FLOPs per byte")
+    assert float(point.get_attribute("cx") or "") > up[0]
+    expect(page.locator("tr.pz-chosen")).to_have_count(1)
+    expect(page.locator(".pz-dials b")).to_have_text(["256", "1024", "128"])
+    page.locator("summary").click()
+    expect(page.locator("tr.pz-chosen td").first).to_have_text("256")
+    page.set_viewport_size({"width": 1300, "height": 1000})
+
+
+def test_without_scripts_the_table_of_a_roofline_is_open(page: Page) -> None:
+    context = page.context.browser.new_context(java_script_enabled=False)
+    plain = context.new_page()
+    plain.set_content(_roofline())
+    expect(plain.locator(".pz-table tr")).to_have_count(1 + 4**3)
+    expect(plain.locator(".pz-table td").first).to_be_visible()
+    expect(plain.locator(".pz-dials")).to_be_hidden()
+    context.close()
 
 
 # Each text that is shown, and the boxes of its lines.
