@@ -272,6 +272,8 @@ def test_an_array_of_indices_is_one_finding(kernel, in_hbm: bool) -> None:
         ("The dynamic offset times the element size is not a multiple of the memory space word "
          "size (4096 bits). If this originates from a memref_slice, try ...", "128 lanes"),
         ("Slice shape along dimension 1 must be aligned to tiling (128), but is 64.", "128 lanes"),
+        ("Mosaic refuses the kernel: Regular semaphores in EnqueueDMA are not supported on this "
+         "target.", "use `pltpu.SemaphoreType.DMA`"),
         ("Not implemented: Only 8-, 16- and 32-bit Iota supported", "jax_enable_x64"),
         ("failed to legalize operation 'func.return': (%0) : (i32, i64) -> ()", "jax_enable_x64"),
         ("Offsets along tiled dimensions must be aligned to tiles. Failed to verify that the index "

@@ -152,3 +152,33 @@ def test_a_kernel_on_refs_from_outside_is_said_to_be_unread() -> None:
     found = examine(fn, jnp.ones((8, 128), i32))
     assert found.code == 2
     assert "cannot read" in found.unread
+
+
+def chooses_a_load(x_ref, y_ref, o_ref):
+    even = pl.program_id(0) % 2 == 0
+    o_ref[...] = jax.lax.cond(even, lambda x, y: x[...], lambda x, y: 2 * y[...], x_ref, y_ref)
+
+
+def chooses_by_number(x_ref, y_ref, o_ref):
+    def store(ref):
+        return lambda: o_ref.__setitem__(..., ref[...])
+
+    jax.lax.switch(pl.program_id(0) % 3, [store(x_ref), store(y_ref), store(x_ref)])
+
+
+def chooses_a_copy(x_hbm, y_hbm, o_ref, buffer, sem):
+    def copy(ref):
+        return lambda: pltpu.sync_copy(ref.at[pl.ds(8 * pl.program_id(0), 8)], buffer)
+
+    jax.lax.cond(pl.program_id(0) % 2 == 0, copy(x_hbm), copy(y_hbm))
+    o_ref[...] = buffer[...]
+
+
+@alone
+@pytest.mark.parametrize("kernel", [chooses_a_load, chooses_by_number, chooses_a_copy])
+def test_a_ref_that_is_chosen_among_several_is_read_and_run(kernel) -> None:
+    copies = kernel is chooses_a_copy
+    scratch = [pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA] if copies else []
+    fn = call(kernel, X, (4,), [HBM if copies else ROW] * 2, ROW, scratch)
+    found = examine(fn, X, X)
+    assert (found.unread, found.findings, found.unseen) == ("", (), ())
