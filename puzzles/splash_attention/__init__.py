@@ -32,6 +32,7 @@ PUZZLES = (
     "linear_attention",
     "gated_linear_attention",
     "vocabulary_loss",
+    "vocabulary_gradients",
 )
 MAIN_ROAD = (
     "attention",
