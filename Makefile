@@ -11,6 +11,8 @@ PYTEST_ARGS ?=
 LAB_ARGS ?=
 # Extras of pyproject.toml for `make lab`; on a TPU VM: make lab EXTRAS=lab,tpu
 EXTRAS ?= lab
+# Without this setting JupyterLab asks whether to show news, even if it has no address for them.
+QUIET := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}
 # JupyterLab refuses to run as root unless it is told to.
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -40,14 +42,16 @@ help: ## list the targets
 ##@ for learners
 
 lab: $(LAB)/.installed-$(EXTRAS) copy ## open the puzzles in JupyterLab, on copies in my/
+	@mkdir -p $(LAB)/share/jupyter/lab/settings
+	@echo '$(QUIET)' > $(LAB)/share/jupyter/lab/settings/overrides.json
 	@echo "Opening basics.ipynb; your copies of all notebooks are in my/. Press Ctrl+C to stop."
-	cd my && ../$(LAB)/bin/python -m jupyterlab $(ROOT) --LabApp.news_url=None basics.ipynb $(LAB_ARGS)
+	cd my && ../$(LAB)/bin/python -m jupyterlab $(ROOT) basics.ipynb $(LAB_ARGS)
 
-# A copy is never overwritten: it may hold solutions. Its diagrams are those of the clone, so that
-# they show without a network.
+# A copy is never overwritten: it may hold solutions. Its diagrams are copies of the clone's, so that
+# they show without a network: JupyterLab serves no file outside of its folder, also by a link.
 copy: ## copy notebooks that my/ does not have yet
 	@mkdir -p my
-	@ln -sfn ../diagrams my/diagrams
+	@rm -rf my/diagrams && cp -R diagrams my/diagrams
 	@for notebook in *.ipynb; do \
 	  if [ ! -e "my/$$notebook" ]; then \
 	    sed -E 's#https://raw\.githubusercontent\.com/[^/]+/[^/]+/[^/]+/diagrams/#diagrams/#g' \

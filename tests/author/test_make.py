@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make
 def copy(tmp_path):
     for name in ("Makefile", "pyproject.toml", *NOTEBOOKS):
         shutil.copy(repository.ROOT / name, tmp_path)
+    shutil.copytree(repository.ROOT / "diagrams", tmp_path / "diagrams")
     return tmp_path
 
 
@@ -50,6 +51,21 @@ def test_lab_copies_what_is_missing_and_never_overwrites(copy):
     assert (mine / first).read_text() == "my solutions"
     assert "https://raw.githubusercontent.com" not in (mine / second).read_text()
     assert "(diagrams/" in (mine / second).read_text()
+
+
+def test_the_diagrams_of_copies_are_in_their_folder(copy):
+    """JupyterLab answers 403 for a file outside its folder, also behind a link."""
+    mine = copy / "my"
+    mine.mkdir()
+    (mine / "diagrams").symlink_to("../diagrams")  # as an earlier version left it
+    make(copy, "copy")
+    texts = ((mine / name).read_text() for name in NOTEBOOKS)
+    drawn = {path for text in texts for path in re.findall(r"\((diagrams/[^)]+\.svg)", text)}
+    assert drawn
+    for path in drawn:
+        assert (mine / path).resolve().is_relative_to(mine.resolve())
+        assert (mine / path).is_file()
+    assert (copy / "diagrams").is_dir()
 
 
 @pytest.mark.parametrize(
