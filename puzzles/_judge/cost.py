@@ -34,7 +34,9 @@ class Written:
 
 def _sum(count: Callable[[Launch], int]) -> cached_property[int]:
     """A count of all launches together."""
-    return cached_property(lambda cost: sum(count(one) * (one.times or 1) for one in cost.launches))
+    return cached_property(
+        lambda cost: sum(count(launch) * (launch.times or 1) for launch in cost.launches)
+    )
 
 
 def _most(count: Callable[[Launch], int]) -> cached_property[int]:
@@ -58,10 +60,10 @@ class Cost:
         """Read from a trace; `AbstractValueError` if blocks depend on absent data."""
         constants = [Written(np.asarray(x).nbytes, "a constant", "") for x in traced.jaxpr.consts]
         copied = (
-            Written(one.bytes * (launch.times or 1), ALIASES, "")
+            Written(array.bytes * (launch.times or 1), ALIASES, "")
             for launch in traced.launches
-            for one in launch.around.made
-            if one.how == "copies"
+            for array in launch.around.made
+            if array.how == "copies"
         )
         made = (*constants, *_made(traced.jaxpr.jaxpr), *copied)
         return cls(traced.launches, made, tuple(narrowings(traced)))
@@ -69,23 +71,23 @@ class Cost:
     @cached_property
     def count(self) -> float:
         """Launches; one in a loop of unknown length counts as infinitely many."""
-        return sum(math.inf if one.times is None else one.times for one in self.launches)
+        return sum(math.inf if launch.times is None else launch.times for launch in self.launches)
 
-    steps = _sum(lambda one: one.all_steps)
+    steps = _sum(lambda launch: launch.all_steps)
     # Those without floating-point arithmetic that no block of a result needs.
-    idle = _sum(lambda one: int(one.idle.sum()))
-    with_dots = _sum(lambda one: int(multiplies(one).sum()))
+    idle = _sum(lambda launch: int(launch.idle.sum()))
+    with_dots = _sum(lambda launch: int(multiplies(launch).sum()))
     # Blocks of arrays read and written back, by the pipeline or the kernel's own copies.
-    transfers = _sum(lambda one: _moves(one))
-    bytes = _sum(lambda one: one.hbm_bytes)
-    flops = _sum(lambda one: one.flops)
-    dot_flops = _sum(lambda one: one.dot_flops)
+    transfers = _sum(lambda launch: _moves(launch))
+    bytes = _sum(lambda launch: launch.hbm_bytes)
+    flops = _sum(lambda launch: launch.flops)
+    dot_flops = _sum(lambda launch: launch.dot_flops)
     # Exps, tanhs and their like.
-    transcendentals = _sum(lambda one: one.transcendentals)
+    transcendentals = _sum(lambda launch: launch.transcendentals)
     # Elements of the vectors that hold those: a column is no cheaper than 128 of them.
-    lanes = _sum(lambda one: one.lanes)
-    smem = _most(lambda one: one.smem_bytes)
-    vmem = _most(lambda one: one.vmem_bytes)
+    lanes = _sum(lambda launch: launch.lanes)
+    smem = _most(lambda launch: launch.smem_bytes)
+    vmem = _most(lambda launch: launch.vmem_bytes)
 
     @cached_property
     def seconds(self) -> float:
@@ -98,35 +100,35 @@ class Cost:
         if len(self.launches) > 3:
             return f"{len(self.launches)} launches"
         return " and ".join(
-            f"{one.steps} cores" if one.settings.cores > 1 else str(one.grid)
-            for one in self.launches
+            f"{launch.steps} cores" if launch.settings.cores > 1 else str(launch.grid)
+            for launch in self.launches
         )
 
     @cached_property
     def arrays(self) -> int:
         """Bytes of the arrays that the launches read and write, each counted once a launch."""
-        moved = (o for one in self.launches for o in (*one.inputs, *one.outputs))
+        moved = (o for launch in self.launches for o in (*launch.inputs, *launch.outputs))
         return sum(math.prod(o.shape) * itemsize(o.dtype) for o in moved)
 
     @cached_property
     def outside(self) -> int:
         """Bytes of the arrays made outside."""
-        return sum(one.bytes for one in self.made)
+        return sum(array.bytes for array in self.made)
 
     @property
     def dots(self) -> list[Dot]:
         """The dots of all kernels."""
-        return [dot for one in self.launches for dot in one.dots]
+        return [dot for launch in self.launches for dot in launch.dots]
 
     @cached_property
     def least(self) -> Cost:
         """The certain work, without branches and loops that depend on data."""
-        return replace(self, launches=tuple(one.least for one in self.launches))
+        return replace(self, launches=tuple(launch.least for launch in self.launches))
 
     @cached_property
     def blocks(self) -> list[set[tuple]]:
         """For each launch the blocks that it cuts its arrays into, without order or repetition."""
-        return [set(map(_cut, (*one.inputs, *one.outputs))) for one in self.launches]
+        return [set(map(_cut, (*launch.inputs, *launch.outputs))) for launch in self.launches]
 
 
 def multiplies(launch: Launch) -> np.ndarray:
@@ -158,7 +160,7 @@ def _made(jaxpr: Jaxpr) -> Iterator[Written]:
         if name == PALLAS_CALL or _is_view(equation) or observed(equation):
             continue
         # Gradients of slices, padded and summed: XLA fuses all of it into the last sum.
-        if name in ("pad", "add_any") and all(one == {"add_any"} for one in readers):
+        if name in ("pad", "add_any") and all(reader == {"add_any"} for reader in readers):
             continue
         avals = [v.aval for v in equation.outvars if hasattr(v.aval, "shape")]
         size = sum(math.prod(aval.shape) * itemsize(aval.dtype) for aval in avals)

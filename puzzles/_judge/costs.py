@@ -1,7 +1,7 @@
 """The costs of an answer next to those of the reference. `COSTS` has a row for each cost.
 
 Both are traced without data. The sentence about a cost that is too high is in `rules.toml`, as
-`cost-<name>`; here are its facts, in addition to `mine` and `par`, which are both `Cost`s.
+`cost-<name>`; here are its facts, in addition to `answer` and `par`, which are both `Cost`s.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Scale:
     """
 
     label: str
-    mine: Cost
+    answer: Cost
     par: Cost
     slack: Mapping[str, float] = field(default_factory=dict)
 
@@ -82,22 +82,22 @@ class Limit:
     name: str
     same: float | None
     others: float | None
-    facts: Callable[[Cost, Cost], Facts] = lambda mine, par: {}
-    more: Callable[[Cost, Cost, bool], float] = lambda mine, par, same: 0
-    asked: Callable[[Cost, Cost], bool] = lambda mine, par: True
+    facts: Callable[[Cost, Cost], Facts] = lambda answer, par: {}
+    more: Callable[[Cost, Cost, bool], float] = lambda answer, par, same: 0
+    asked: Callable[[Cost, Cost], bool] = lambda answer, par: True
 
 
 def dearer(scale: Scale) -> Breach | None:
     """The first cost above its limit: those that explain others come first."""
-    mine, par = scale.mine.least, scale.par
-    same = mine.blocks == par.blocks
+    answer, par = scale.answer.least, scale.par
+    same = answer.blocks == par.blocks
     for limit in COSTS:
         times = limit.same if same else limit.others
-        if times is None or not limit.asked(mine, par):
+        if times is None or not limit.asked(answer, par):
             continue
         most = getattr(par, limit.name) * scale.slack.get(limit.name, times)
-        if getattr(mine, limit.name) > most + limit.more(mine, par, same):
-            facts = {"mine": mine, "par": par, **limit.facts(mine, par)}
+        if getattr(answer, limit.name) > most + limit.more(answer, par, same):
+            facts = {"answer": answer, "par": par, **limit.facts(answer, par)}
             return scale.wrong(f"cost-{limit.name}", **facts)
     return None
 
@@ -109,18 +109,18 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
     """
     if puzzle.scale is None:
         return None
-    known = _reference(puzzle)  # an author's own fault is no learner's
-    if known is None:
+    reference = _reference(puzzle)  # an author's own fault is no learner's
+    if reference is None:
         return None
-    program, par = known
+    program, par = reference
     label = _label(usual_dims(puzzle))
     with learners_code(f"at the production shape, {label}"):
         try:
             traced = traced_for(puzzle, fn, usual_dims(puzzle))
-            mine = par if _program(traced) == program else Cost.of(traced)
+            answer = par if _program(traced) == program else Cost.of(traced)
         except AbstractValueError:
             return None
-    return Scale(label, mine, par, puzzle.slack)
+    return Scale(label, answer, par, puzzle.slack)
 
 
 def smaller(puzzle: Puzzle, fn: Callable) -> list[tuple[str, Traced]]:
@@ -143,7 +143,7 @@ def smaller(puzzle: Puzzle, fn: Callable) -> list[tuple[str, Traced]]:
 def usual_dims(puzzle: Puzzle) -> dict[str, Any]:
     """The dims of the production shape."""
     parameters = inspect.signature(puzzle.scale).parameters if puzzle.scale else {}
-    return {name: one.default for name, one in parameters.items()}
+    return {name: parameter.default for name, parameter in parameters.items()}
 
 
 def _label(dims: Mapping[str, Any]) -> str:
@@ -182,15 +182,15 @@ def _program(traced: Traced) -> Hashable:
     return fingerprint(traced.jaxpr), *names
 
 
-def _made(mine: Cost, par: Cost) -> Facts:
-    known = Counter((one.bytes, one.primitive) for one in par.made)
-    seen = Counter((one.bytes, one.primitive) for one in mine.made)
-    new = [one for one in mine.made if (one.bytes, one.primitive) in seen - known]
-    lines = {one.line for one in par.made}
-    most = max(new or mine.made, key=lambda one: (one.bytes, one.line not in lines))
+def _made_outside(answer: Cost, par: Cost) -> Facts:
+    expected = Counter((array.bytes, array.primitive) for array in par.made)
+    actual = Counter((array.bytes, array.primitive) for array in answer.made)
+    new = [array for array in answer.made if (array.bytes, array.primitive) in actual - expected]
+    lines = {array.line for array in par.made}
+    most = max(new or answer.made, key=lambda array: (array.bytes, array.line not in lines))
     return {
         "form": "aliased" if most.primitive == ALIASES else "",
-        "made": amount(mine.outside),
+        "made": amount(answer.outside),
         "enough": amount(par.outside),
         "primitive": most.primitive,
         "where": f" in `{most.line}`" if most.line else "",
@@ -198,15 +198,15 @@ def _made(mine: Cost, par: Cost) -> Facts:
     }
 
 
-def _vmem(mine: Cost, par: Cost) -> Facts:
-    launch = max(mine.launches, key=lambda one: one.vmem_bytes)
-    most = max(launch.operands, key=lambda one: one.vmem_bytes)
+def _vmem(answer: Cost, par: Cost) -> Facts:
+    launch = max(answer.launches, key=lambda candidate: candidate.vmem_bytes)
+    most = max(launch.operands, key=lambda candidate: candidate.vmem_bytes)
     form = "scratch" if most in launch.scratch else "whole" if most.sizes == most.shape else ""
-    needed, given = amounts(launch.vmem_bytes, launch.vmem_limit_bytes or _CHIP.scoped_vmem_bytes)
+    needed, limit = amounts(launch.vmem_bytes, launch.vmem_limit_bytes or _CHIP.scoped_vmem_bytes)
     return {
         "form": form,
         "needed": needed,
-        "given": given,
+        "given": limit,
         "chip": _CHIP.name,
         "name": most.name,
         "takes": amount(most.vmem_bytes),
@@ -214,42 +214,42 @@ def _vmem(mine: Cost, par: Cost) -> Facts:
     }
 
 
-def _dots(mine: Cost, par: Cost) -> Facts:
-    done, enough = scaled(mine.dot_flops), scaled(par.dot_flops)
-    return {"done": done, "enough": enough, "first": _first_dot(mine, par)}
+def _dots(answer: Cost, par: Cost) -> Facts:
+    done, enough = scaled(answer.dot_flops), scaled(par.dot_flops)
+    return {"done": done, "enough": enough, "first": _first_dot(answer, par)}
 
 
-def _first_dot(mine: Cost, par: Cost) -> str:
+def _first_dot(answer: Cost, par: Cost) -> str:
     """Words for the first step with a needless dot, or for another grid than the reference's."""
-    as_many = len(mine.launches) == len(par.launches)
-    for launch, other in zip(mine.launches, par.launches, strict=True) if as_many else ():
-        if launch.grid == other.grid != () and launch.dots and other.dots:
-            step = _first_more(multiplies(launch), multiplies(other))
+    as_many = len(answer.launches) == len(par.launches)
+    for launch, model in zip(answer.launches, par.launches, strict=True) if as_many else ():
+        if launch.grid == model.grid != () and launch.dots and model.dots:
+            step = _first_more(multiplies(launch), multiplies(model))
             if step is not None:
                 return sentence("first_dot_in_vain", step=launch.at(step))
-    if mine.steps != par.steps:
-        return sentence("another_grid", mine=mine.grids, par=par.grids)
+    if answer.steps != par.steps:
+        return sentence("another_grid", answer=answer.grids, par=par.grids)
     return ""
 
 
-def _first_more(mine: np.ndarray, par: np.ndarray) -> int | None:
+def _first_more(answer: np.ndarray, par: np.ndarray) -> int | None:
     """The first step at which only the answer does something, if the reference's are all there."""
-    more = mine & ~par
-    return int(np.argmax(more)) if more.any() and not (par & ~mine).any() else None
+    more = answer & ~par
+    return int(np.argmax(more)) if more.any() and not (par & ~answer).any() else None
 
 
-def _moved(mine: Cost, par: Cost) -> Facts:
-    moved, enough = amounts(mine.bytes, par.bytes)
-    return {"moved": moved, "enough": enough, "whose": _whose(mine, par)}
+def _moved(answer: Cost, par: Cost) -> Facts:
+    moved, enough = amounts(answer.bytes, par.bytes)
+    return {"moved": moved, "enough": enough, "whose": _whose(answer, par)}
 
 
-def _whose(mine: Cost, par: Cost) -> str:
+def _whose(answer: Cost, par: Cost) -> str:
     """Whose blocks are moved more often than the same array's in the reference."""
-    pairs = list(_pairs(mine, par))
-    more = [one.hbm_bytes - like.hbm_bytes for _, one, _, like in pairs]
+    pairs = list(_pairs(answer, par))
+    more = [moved.hbm_bytes - like.hbm_bytes for _, moved, _, like in pairs]
     if not pairs or max(more) <= 0:
         return ""
-    launch, operand, other, like = pairs[more.index(max(more))]
+    launch, operand, model, like = pairs[more.index(max(more))]
     if operand.transfers > like.transfers and operand.portion == like.portion:
         count = sentence("times_enough", times=operand.transfers, enough=like.transfers)
     else:
@@ -257,90 +257,90 @@ def _whose(mine: Cost, par: Cost) -> str:
         count = sentence("bytes_enough", size=sizes[0], enough=sizes[1])
     verb = "written" if operand.output else "fetched"
     moves = sentence("a_block_moves") if operand.piped else ""
-    said = sentence("whose_blocks", name=operand.name, verb=verb, count=count, moves=moves)
-    alike = launch.grid == other.grid != () and operand.sizes == like.sizes
+    words = sentence("whose_blocks", name=operand.name, verb=verb, count=count, moves=moves)
+    alike = launch.grid == model.grid != () and operand.sizes == like.sizes
     if alike and operand.piped and like.piped:
         step = _first_more(operand.fetched, like.fetched)
         if step is not None:
             block = tuple(int(n) for n in operand.blocks[step])
-            said += sentence("first_move_in_vain", step=launch.at(step), block=block)
-    return said
+            words += sentence("first_move_in_vain", step=launch.at(step), block=block)
+    return words
 
 
-def _pairs(mine: Cost, par: Cost) -> Iterator[tuple[Launch, Operand, Launch, Operand]]:
+def _pairs(answer: Cost, par: Cost) -> Iterator[tuple[Launch, Operand, Launch, Operand]]:
     """Each operand of an answer, with its launch, and that of the same array in the reference."""
     left = _operands(par)
-    for launch, operand in _operands(mine):
+    for launch, operand in _operands(answer):
         form = (operand.output, operand.shape, operand.dtype)
-        for other, like in left:
+        for model, like in left:
             if (like.output, like.shape, like.dtype) == form:
-                left.remove((other, like))
-                yield launch, operand, other, like
+                left.remove((model, like))
+                yield launch, operand, model, like
                 break
 
 
 def _operands(cost: Cost) -> list[tuple[Launch, Operand]]:
-    return [(one, o) for one in cost.launches for o in (*one.inputs, *one.outputs)]
+    return [(launch, o) for launch in cost.launches for o in (*launch.inputs, *launch.outputs)]
 
 
-def _time(mine: Cost, par: Cost) -> Facts:
-    cause = next(iter(price(mine.launches, _CHIP).causes), "")
+def _time(answer: Cost, par: Cost) -> Facts:
+    cause = next(iter(price(answer.launches, _CHIP).causes), "")
     return {
-        "time": seconds_words(mine.seconds),
+        "time": seconds_words(answer.seconds),
         "enough": seconds_words(par.seconds),
         "cause": cause,
-        "steps": sentence("more_steps", mine=plural(mine.steps, "step"), par=par.steps)
-        if mine.steps > par.steps
+        "steps": sentence("more_steps", answer=plural(answer.steps, "step"), par=par.steps)
+        if answer.steps > par.steps
         else "",
     }
 
 
-def _fits(mine: Cost, par: Cost, same: bool) -> float:
+def _fits(answer: Cost, par: Cost, same: bool) -> float:
     """Bytes of VMEM that a kernel gets, or that the reference requests."""
-    given = (one.vmem_limit_bytes or 0 for one in par.launches)
-    return max(_CHIP.scoped_vmem_bytes, *given, par.vmem)
+    limits = (launch.vmem_limit_bytes or 0 for launch in par.launches)
+    return max(_CHIP.scoped_vmem_bytes, *limits, par.vmem)
 
 
 # In the order in which they are told.
 COSTS = (
     Limit(
         "count", _EXACT, _EXACT,
-        lambda mine, par: {"are": "is" if par.count == 1 else "are"},
+        lambda answer, par: {"are": "is" if par.count == 1 else "are"},
     ),
     Limit(
-        "outside", _EXACT, _EXACT, _made,
-        more=lambda mine, par, same: _MADE * min(par.bytes, par.arrays),
+        "outside", _EXACT, _EXACT, _made_outside,
+        more=lambda answer, par, same: _MADE * min(par.bytes, par.arrays),
     ),
     Limit("vmem", 0, 0, _vmem, more=_fits),
     Limit(  # if the reference has none, a dot may replace a sum
         "dot_flops", _EXACT, _BY_BLOCKS, _dots,
-        more=lambda mine, par, same: _SOME * par.dot_flops,
-        asked=lambda mine, par: par.dot_flops > 0,
+        more=lambda answer, par, same: _SOME * par.dot_flops,
+        asked=lambda answer, par: par.dot_flops > 0,
     ),
     Limit(  # a column's may be in all lanes of its vectors, once a block
         "transcendentals", _BY_BLOCKS, 3.0,
-        asked=lambda mine, par: mine.lanes > _BY_BLOCKS * par.lanes,
+        asked=lambda answer, par: answer.lanes > _BY_BLOCKS * par.lanes,
     ),
     Limit(
         "idle", 0, 0,
-        more=lambda mine, par, same: mine.steps
+        more=lambda answer, par, same: answer.steps
         * (par.idle / max(1, par.steps) * (_EXACT if same else _BY_BLOCKS) + _SOME),
     ),
-    Limit("transfers", _EXACT, None, lambda mine, par: {"whose": _whose(mine, par)}),
+    Limit("transfers", _EXACT, None, lambda answer, par: {"whose": _whose(answer, par)}),
     Limit(
         "bytes", _EXACT, _BY_TRAFFIC, _moved,
-        more=lambda mine, par, same: _LIST * par.bytes * same,
+        more=lambda answer, par, same: _LIST * par.bytes * same,
     ),
     Limit(  # if the reference moves each byte once, blocks of other sizes can do so, too
         "bytes", None, _BY_BLOCKS, _moved,
-        asked=lambda mine, par: par.bytes <= _ONCE * par.arrays,
+        asked=lambda answer, par: par.bytes <= _ONCE * par.arrays,
     ),
     Limit(
         "smem", _EXACT, None,
-        lambda mine, par: {"used": amount(mine.smem), "enough": amount(par.smem)},
-        more=lambda mine, par, same: _TABLES * _CHIP.smem_bytes,
+        lambda answer, par: {"used": amount(answer.smem), "enough": amount(par.smem)},
+        more=lambda answer, par, same: _TABLES * _CHIP.smem_bytes,
     ),
-    Limit("with_dots", _EXACT, None, _dots, asked=lambda mine, par: par.dot_flops > 0),
+    Limit("with_dots", _EXACT, None, _dots, asked=lambda answer, par: par.dot_flops > 0),
     Limit(
         "seconds", _BY_TIME, _BY_TIME,
         _time,

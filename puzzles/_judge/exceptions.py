@@ -227,11 +227,11 @@ def first_sentence(error: BaseException, lines: int = 1) -> str:
 
     With more than one line it also has the exception that a `raise ... from` names.
     """
-    given = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
-    more, cause = given[1:lines], error.__cause__ if lines > 1 else None
+    texts = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
+    more, cause = texts[1:lines], error.__cause__ if lines > 1 else None
     if cause is not None and not type(cause).__module__.startswith("jax"):
         more.append(f"Its cause: {first_sentence(cause)}")
-    text = re.sub(r"\s+", " ", given[0]) if given else "no message"
+    text = re.sub(r"\s+", " ", texts[0]) if texts else "no message"
     text = text if more else text.rstrip(":")
     text = re.sub(r" There are \d+ mismatches, including$", "", text)
     text = re.sub(r"^(Custom VJP \w+ rule)\b.* but (?=at output|got|instead)", r"\1 … ", text)

@@ -122,7 +122,7 @@ def _receipt(answer: Answer) -> tuple[str | None, str | None]:
         text, rows = wire_line(run.label, run.played.wire), wire_rows(run.played.wire, _CHIP.name)
         return text, f"{receipt_text(run.launches, ran=ran, title=run.label)}\n{rows}".strip()
     if (scale := answer.scale) is not None:
-        return line(puzzle, scale.label, scale.mine, scale.par), beside(scale, ran)
+        return line(puzzle, scale.label, scale.answer, scale.par), beside(scale, ran)
     largest = max(answer.runs, key=lambda run: sum(launch.hbm_bytes for launch in run.launches))
     summary = line(puzzle, largest.label, Cost(largest.launches, ()))
     text = receipt_text(largest.launches, ran=ran, title=largest.label)
@@ -164,7 +164,7 @@ def line(puzzle: Puzzle, label: str, cost: Cost, par: Cost | None = None) -> str
 
 def beside(scale: Scale, ran: tuple[str, ...]) -> str:
     """Both costs as a table, without rows of zeros; "made outside" only if it differs."""
-    cost, par = scale.mine, scale.par
+    cost, par = scale.answer, scale.par
     outside, theirs = (f"at most {size}" for size in amounts(cost.outside, par.outside))
     several = cost.steps > 1 or any(launch.copies for launch in cost.launches)
     rows: list[tuple[str, str, str]] = [

@@ -20,8 +20,8 @@ from puzzles._simulator import (
 
 def on_chips(traced: Traced, chip: str) -> DevicesRun:
     """Run a program on the devices of its mesh, timed as on these chips."""
-    its = CHIPS[chip]
-    speeds = Speeds(its.flops_per_second, its.hbm_bytes_per_second, LINK_BYTES[chip])
+    model = CHIPS[chip]
+    speeds = Speeds(model.flops_per_second, model.hbm_bytes_per_second, LINK_BYTES[chip])
     try:
         return run_devices(traced, Semantics(), speeds=speeds)
     except Exception as error:
@@ -42,7 +42,7 @@ def wire_rows(wire: Wire, chip: str) -> str:
     device = max(range(wire.devices), key=lambda n: sum(wire.sent(n).values()))
     copies, size = wire.copies(device), sum(wire.sent(device).values())
     to = ", ".join(f"{amount(sent)} to device {n}" for n, sent in sorted(wire.sent(device).items()))
-    largest, hops = max(one.bytes for one in copies), max(one.hops for one in copies)
+    largest, hops = max(copy.bytes for copy in copies), max(copy.hops for copy in copies)
     sent = sentence(
         "wire_sends",
         device=device, size=amount(size), to=to, copies=len(copies), largest=amount(largest),
@@ -50,13 +50,13 @@ def wire_rows(wire: Wire, chip: str) -> str:
     )  # fmt: skip
     works, waits = wire.spent("works", device), wire.spent("waits", device)
     facts = dict(works=seconds_words(works), waits=seconds_words(waits), chip=chip)
-    facts["hidden"] = str(sum(one.overlapped for one in copies))
+    facts["hidden"] = str(sum(copy.overlapped for copy in copies))
     facts |= dict(whole=seconds_words(wire.seconds), copies=str(len(copies)))
     facts |= dict(link=f"{LINK_BYTES[chip] / 1e9:.0f}", hop=seconds_words(HOP_SECONDS))
     rows = [f"ICI    {sent}", f"wire   {sentence('wire_takes', **facts)}"]
     if works:
         facts["bound"] = sentence("wire_bound") if waits > works else sentence("products_bound")
         rows.append(f"hides  {sentence('wire_hides', **facts)}")
-    if chip == "v5e" and any(one.hops & (one.hops - 1) for one in copies):
+    if chip == "v5e" and any(copy.hops & (copy.hops - 1) for copy in copies):
         rows.append(f"routes {sentence('wire_routes')}")
     return "\n".join(rows)

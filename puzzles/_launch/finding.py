@@ -84,9 +84,9 @@ def when(step: Sequence[int] | None, line: str = "") -> str:
     return (f" at grid step {step}" if step else "") + (f", in `{line}`" if line else "")
 
 
-def happens(step: Sequence[int] | None, who: str, what: str) -> str:
+def happens(step: Sequence[int] | None, who: str, event: str) -> str:
     """ "At grid step (1, 0), `o_ref[...] = x` reads ...", without the step if it is unknown."""
-    says = f"At grid step {step}, {who} {what}" if step else f"{who} {what}"
+    says = f"At grid step {step}, {who} {event}" if step else f"{who} {event}"
     return f"{says[0].upper()}{says[1:]}"
 
 
@@ -100,7 +100,11 @@ def text_at(file: str, number: int) -> str:
         return text
     most = len(line) - len(line.lstrip()) - (text[0] not in ")]}")
     before = (linecache.getline(file, n) for n in range(number - 1, 0, -1))
-    heads = (one.strip() for one in before if one.strip() and len(one) - len(one.lstrip()) <= most)
+    heads = (
+        earlier.strip()
+        for earlier in before
+        if earlier.strip() and len(earlier) - len(earlier.lstrip()) <= most
+    )
     return f"{head} … {text}" if (head := next(heads, "")) else text
 
 

@@ -24,7 +24,7 @@ def revisited_inside(launch: Launch) -> Iterator[Finding]:
         return
     named: set[str] = set()
     for ids in launch.program_ids.tolist():
-        seen: set[Any] = set()  # a buffer, and the part of an array that it was copied to
+        fetched: set[Any] = set()  # a buffer, and the part of an array that it was copied to
         first: dict[Any, str] = {}  # the first access to a buffer since it was copied
         for event in launch.log.events:
             most, least = event.times(ids)
@@ -36,14 +36,16 @@ def revisited_inside(launch: Launch) -> Iterator[Finding]:
                 first.setdefault(event.parts(ids)[0][0], event.name)
                 continue
             source, target, _ = event.parts(ids)
-            seen = {one for one in seen if one[1] != place_in_hbm(source)}  # it is fetched again
+            fetched = {
+                entry for entry in fetched if entry[1] != place_in_hbm(source)
+            }  # it is fetched again
             if id(event) not in pipes or place_in_hbm(target) is None:
                 continue
             block = source[0], place_in_hbm(target)
-            if block in seen and target[0].name not in named:
+            if block in fetched and target[0].name not in named:
                 named.add(target[0].name)
                 yield _finding(launch, event, target, first.get(source[0]) == "get")
-            seen.add(block)
+            fetched.add(block)
             first.pop(source[0], None)
 
 

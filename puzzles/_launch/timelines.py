@@ -112,7 +112,7 @@ class Timeline:
     @property
     def overlap(self) -> tuple[int, int]:
         """The number of moments of computation, and of those with a copy in flight."""
-        computing = [n for n, one in enumerate(self.moments) if one.kind == "computes"]
+        computing = [n for n, moment in enumerate(self.moments) if moment.kind == "computes"]
         return len(computing), sum(1 for n in computing if self.flying(n))
 
 
@@ -135,8 +135,8 @@ def timeline(launch: Launch) -> Timeline | None:
 
 def faults_of_copies(launch: Launch) -> tuple[CopyFault, ...]:
     """The faults of the copies that a kernel makes by hand, as far as it is followed."""
-    found = timeline(launch)
-    return found.faults if found else ()
+    drawn = timeline(launch)
+    return drawn.faults if drawn else ()
 
 
 def copied(launch: Launch) -> Finding | None:
@@ -175,14 +175,15 @@ class Follower:
         )
         place = {n: at for at, n in enumerate(order)}
         moments = tuple(
-            replace(one, slots=tuple(sorted(place[n] for n in one.slots))) for one in self.moments
+            replace(moment, slots=tuple(sorted(place[n] for n in moment.slots)))
+            for moment in self.moments
         )
         trips = tuple(
             replace(trip, slot=place[trip.slot])
             for trip in self.trips
             if trip.start < len(self.moments)
         )
-        faults = tuple(sorted(self.faults.values(), key=lambda one: one.moment))
+        faults = tuple(sorted(self.faults.values(), key=lambda fault: fault.moment))
         slots = tuple(self.slots[n] for n in order)
         return Timeline(slots, trips, moments, faults, self.unknown, run)
 
@@ -197,7 +198,7 @@ class Follower:
             if self.unknown:
                 return
             try:
-                self.one(event, event.parts(()))
+                self.handle(event, event.parts(()))
             except _UnknownError as error:
                 self.unknown = sentence(error.args[0], most=MOMENTS)
 
@@ -205,8 +206,8 @@ class Follower:
         """The short prefetched arrays, in words."""
         pairs = zip(self.launch.scalars, self.launch.scalar_values, strict=True)
         short = [(o.name, x) for o, x in pairs if x is not None and np.size(x) <= _NUMBERS]
-        said = ", ".join(f"{name} = {np.asarray(x).tolist()}" for name, x in short)
-        return said or "these arguments"
+        listed = ", ".join(f"{name} = {np.asarray(x).tolist()}" for name, x in short)
+        return listed or "these arguments"
 
     def follow(self) -> None:
         events, looks = self.launch.log.events, 0
@@ -222,7 +223,7 @@ class Follower:
                 if most != least and event.name in COPIES:
                     raise _UnknownError("data_decide_the_copies")
                 if most:
-                    self.one(event, event.parts(self.ids))
+                    self.handle(event, event.parts(self.ids))
             if self.launch.log.cut:
                 raise _UnknownError("goes_on_for_longer")
         self.ends()
@@ -235,7 +236,7 @@ class Follower:
             started = f": it was started in `{left.line}`" if left.line else ""
             self.wrong("copy_never_waited_for", then=started)
 
-    def one(self, event: Event, parts: Sequence[Part]) -> None:
+    def handle(self, event: Event, parts: Sequence[Part]) -> None:
         self.info = event.equation.source_info
         text = text_of(self.info)
         avals = [v.aval for v in event.equation.invars] if event.name in COPIES else []
@@ -333,23 +334,23 @@ class Follower:
         text = text_of(self.info)
         where = dict(launch=self.launch.name, step=self.at, line=line_of(self.info))
         facts |= dict(when=when(self.at), where=when(self.at, text))
-        found = CopyFault(
+        fault = CopyFault(
             moment, _KINDS.get(words, "stuck"), text, told(kind, words, **where, **facts)
         )
-        self.faults.setdefault((words, text), found)
+        self.faults.setdefault((words, text), fault)
 
     def started(self, flight: Flight) -> None:
         """Add the span of a copy to the row of its end in the core; if both are, of its target."""
         source, target = flight.source, flight.target
         inward = not (_far(target) and not _far(source))
-        own, other = (target, source) if inward else (source, target)
+        own, far = (target, source) if inward else (source, target)
         name = own.buffer.name  # a buffer that nobody has named is that of an array
-        slot = Slot(f"buffer of {other.buffer.name}" if not name.isidentifier() else name, own)
+        slot = Slot(f"buffer of {far.buffer.name}" if not name.isidentifier() else name, own)
         if slot not in self.slots:
             self.slots.append(slot)
         row, now = self.slots.index(slot), len(self.moments)
         self.under_way[flight] = len(self.trips)
-        self.trips.append(CopySpan(row, str(other), inward, now, None))
+        self.trips.append(CopySpan(row, str(far), inward, now, None))
 
     def landed(self) -> None:
         """End the spans of copies that have landed, at this moment."""
@@ -383,8 +384,8 @@ def _semaphore(part: Part) -> Place:
 def _no_such(semaphore: Place) -> dict[str, Any]:
     """The facts of a semaphore index that is out of bounds."""
     ref = semaphore.buffer
-    said = dict(name=ref.name, ref=f"`{ref.name}`", part=semaphore.in_full, shape=ref.shape)
-    return dict(kind="out-of-bounds", operand=ref.name, **said)
+    facts = dict(name=ref.name, ref=f"`{ref.name}`", part=semaphore.in_full, shape=ref.shape)
+    return dict(kind="out-of-bounds", operand=ref.name, **facts)
 
 
 def _far(place: Place) -> bool:

@@ -67,7 +67,7 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
         return Sanitized((fault,), why_not=AFTER_THE_FIRST)
     if (why := refused(traced, launches)) is not None:
         return Sanitized(why_not=why)
-    program, most = replace(traced, leaves=given(traced.leaves, seed)), _most(launches)
+    program, most = replace(traced, leaves=drawn_leaves(traced.leaves, seed)), _most(launches)
     total = sum(launch.steps * (launch.times or 1) for launch in launches)
     steps = "all steps" if most is None else f"the first {most} of {total:,} steps"
     run = partial(run_as, program, fuel=FUEL)
@@ -103,7 +103,7 @@ def _on_devices(traced: Traced, seed: int) -> Sanitized:
     """
     if (why := refused(traced, ())) is not None:
         return Sanitized(why_not=why)
-    program = replace(traced, leaves=given(traced.leaves, seed))
+    program = replace(traced, leaves=drawn_leaves(traced.leaves, seed))
     count = math.prod(on_mesh(traced).values())
     steps, run = f"all steps on {count} devices", partial(run_devices, program)
     try:
@@ -126,7 +126,7 @@ def _on_devices(traced: Traced, seed: int) -> Sanitized:
     return Sanitized((), steps)
 
 
-def given(leaves: Sequence[Any], seed: int) -> tuple[Any, ...]:
+def drawn_leaves(leaves: Sequence[Any], seed: int) -> tuple[Any, ...]:
     """Return arguments with data; sample data for those that are only shapes."""
     return tuple(
         drawn(x, seed + n) if isinstance(x, jax.ShapeDtypeStruct) else x
@@ -200,21 +200,21 @@ def differing(
     run: Callable[[Semantics], _Run], how: Semantics, choices: Sequence[str]
 ) -> tuple[_Run, Finding | None]:
     """Return the run with `how`, and the finding for the first choice that changes its results."""
-    first, other = run(how), run(replace(how, **{name: _OTHER[name] for name in choices}))
-    if agree(first, other):
+    first, changed = run(how), run(replace(how, **{name: _OTHER[name] for name in choices}))
+    if agree(first, changed):
         return first, None
     for name in choices:
-        other = run(replace(how, **{name: _OTHER[name]}))
-        if agree(first, other):
+        changed = run(replace(how, **{name: _OTHER[name]}))
+        if agree(first, changed):
             continue
         if name != "unwritten":
-            return first, depends(name, first, other)
+            return first, depends(name, first, changed)
         padded = run(replace(how, unwritten="padding"))
-        if not agree(padded, other):
-            return first, depends("padding", padded, other)
+        if not agree(padded, changed):
+            return first, depends("padding", padded, changed)
         one_each = (run(replace(how, only=n)) for n in range(len(first.trails)))
-        culprit = next((one for one in one_each if not agree(one, other)), first)
-        return first, depends(name, culprit, other)
+        culprit = next((alone for alone in one_each if not agree(alone, changed)), first)
+        return first, depends(name, culprit, changed)
     return first, None
 
 
@@ -224,11 +224,11 @@ def _meet(launch: Launch) -> bool:
     return bool(launch.scratch) and any(word == "parallel" and n > 1 for word, n in words)
 
 
-def agree(first: ProgramRun, other: ProgramRun) -> bool:
+def agree(first: ProgramRun, second: ProgramRun) -> bool:
     """Compare the results, or the blocks written back so far if a launch was cut off."""
-    if first.cut or other.cut:
-        return difference(first, other) is None
-    pairs = zip(first.results, other.results, strict=True)
+    if first.cut or second.cut:
+        return difference(first, second) is None
+    pairs = zip(first.results, second.results, strict=True)
     return all(comparable(a) == comparable(b) for a, b in pairs)
 
 
@@ -247,11 +247,11 @@ def difference(
 def depends(choice: str, first: ProgramRun, other: ProgramRun) -> Finding:
     """The finding that results depend on `choice`: "padding", or a field of `Semantics`."""
     kind = {"backwards": "parallel", "late": "hazard"}.get(choice, "uninitialised")
-    trail, seen, second = difference(first, other) or _any_result(first)
-    launch, after = trail.launch, f" after grid step {seen.step}" if seen.step else ""
-    what = sentence("block_copied_out", name=seen.operand, after=after)
-    facts: dict[str, Any] = dict(launch=launch.name, line=launch.line, operand=seen.operand)
-    facts |= dict(step=seen.step, what=what if seen.array is None else f"`{seen.operand}`")
+    trail, block, second = difference(first, other) or _any_result(first)
+    launch, after = trail.launch, f" after grid step {block.step}" if block.step else ""
+    place = sentence("block_copied_out", name=block.operand, after=after)
+    facts: dict[str, Any] = dict(launch=launch.name, line=launch.line, operand=block.operand)
+    facts |= dict(step=block.step, what=place if block.array is None else f"`{block.operand}`")
     reads, over = trail.nans, {x.name: x.shape for x in launch.inputs if _over(x)}
     if choice == "padding" and over:
         read = next((read for read in reads if read.operand in over), None)
@@ -261,16 +261,16 @@ def depends(choice: str, first: ProgramRun, other: ProgramRun) -> Finding:
     inputs = {x.name for x in launch.inputs} - {*launch.around.empty}
     reads = sorted((r for r in reads if r.operand not in inputs), key=lambda read: read.begun)
     if choice == "unwritten" and reads:
-        also = " and ".join(f"`{one.operand}`" for one in reads[1:] if not one.begun)
+        also = " and ".join(f"`{read.operand}`" for read in reads[1:] if not read.begun)
         facts["others"] = sentence("so_it_is_with_others", names=also) if also else ""
         facts["how"] = sentence("read_before_all" if reads[0].begun else "read_before_any")
         facts |= _place(reads[0]) | dict(when=when(reads[0].step))
         return told(kind, "depends_on_what_is_read", **facts)
-    if choice == "unwritten" and seen.array is not None and seen.array.ndim:
-        pairs = [map(comparable, x.array) for x in (seen, second) if x.array is not None]
+    if choice == "unwritten" and block.array is not None and block.array.ndim:
+        pairs = [map(comparable, x.array) for x in (block, second) if x.array is not None]
         rows = [n for n, (a, b) in enumerate(zip(*pairs, strict=True)) if a != b]
         shown = ", ".join(map(str, rows[:8])) + ", …" * (len(rows) > 8)
-        facts |= dict(rows=shown, count=len(rows), total=len(seen.array), step=None)
+        facts |= dict(rows=shown, count=len(rows), total=len(block.array), step=None)
         return told(kind, "part_of_an_output", **facts)
     words = {"backwards": "depends_backwards", "late": "depends_late"}
     return told(kind, words.get(choice, "depends_unwritten"), **facts)

@@ -89,13 +89,17 @@ def _copied_in_part(run: Run) -> str | None:
     usual = run.case.reference.launches if run.puzzle.kernel else ()
     theirs = [o for launch in usual for o in (*launch.inputs, *launch.outputs)]
     for launch in _launches(run):
-        for one in (*launch.inputs, *launch.outputs) if launch.exact else ():
-            size = math.prod(one.shape) * itemsize(one.dtype)
-            alike = (o.hbm_bytes for o in theirs if (o.shape, o.output) == (one.shape, one.output))
-            if not one.piped and 0 < one.hbm_bytes < min(size, max(alike, default=0)):
-                part, whole = amounts(one.hbm_bytes, size)
-                words = "copied_out_in_part" if one.output else "copied_in_part"
-                return sentence(words, name=one.name, part=part, whole=whole)
+        for operand in (*launch.inputs, *launch.outputs) if launch.exact else ():
+            size = math.prod(operand.shape) * itemsize(operand.dtype)
+            alike = (
+                o.hbm_bytes
+                for o in theirs
+                if (o.shape, o.output) == (operand.shape, operand.output)
+            )
+            if not operand.piped and 0 < operand.hbm_bytes < min(size, max(alike, default=0)):
+                part, whole = amounts(operand.hbm_bytes, size)
+                words = "copied_out_in_part" if operand.output else "copied_in_part"
+                return sentence(words, name=operand.name, part=part, whole=whole)
     return None
 
 

@@ -56,13 +56,13 @@ def mistake_on_record(run: Run) -> str | None:
     compared = [] if cause is not None and only_nan else mistakes
     same_numbers = (m for m in compared if run.answer.affords(case) and _same_values(run, m))
     # Programs of all mistakes before the numbers of any: several mistakes may give equal numbers.
-    known = list(itertools.islice(same_programs, 1))
-    known = known or list(itertools.islice(same_numbers, _CAUSES if only_nan else 1))
-    if not known:
+    candidates = list(itertools.islice(same_programs, 1))
+    candidates = candidates or list(itertools.islice(same_numbers, _CAUSES if only_nan else 1))
+    if not candidates:
         return None
-    kind, mistake = "kernel" if puzzle.kernel else "function", known[0]
-    if len(known) > 1:
-        listed = "".join(f"\n- {mistake.name}: {mistake.says}." for mistake in known)
+    kind, mistake = "kernel" if puzzle.kernel else "function", candidates[0]
+    if len(candidates) > 1:
+        listed = "".join(f"\n- {mistake.name}: {mistake.says}." for mistake in candidates)
         return sentence("several_give_nan", what=kind, listed=listed)
     key = "all_wrong_is_nan" if only_nan else "known_numbers"
     return sentence(key, what=kind, mistake=mistake.name, says=mistake.says)
@@ -237,15 +237,15 @@ def _exchanges(own: list[str], theirs: list[str]) -> list[tuple[str, int, int, i
 
     A block of lines that is replaced by as many lines also gives an opcode for each line.
     """
-    found = []
+    opcodes = []
     matched = difflib.SequenceMatcher(None, own, theirs, autojunk=False)
     for how, i, j, k, end in matched.get_opcodes():
         if how == "equal" or not j or j - i > _LINES:
             continue
-        found.append((how, i, j, k, end))
+        opcodes.append((how, i, j, k, end))
         if 1 < j - i == end - k:
-            found += [(how, i + n, i + n + 1, k + n, k + n + 1) for n in range(j - i)]
-    return sorted(found, key=lambda opcode: opcode[2] - opcode[1])
+            opcodes += [(how, i + n, i + n + 1, k + n, k + n + 1) for n in range(j - i)]
+    return sorted(opcodes, key=lambda opcode: opcode[2] - opcode[1])
 
 
 def _right_as(run: Run, name: str, text: str) -> bool:

@@ -57,7 +57,7 @@ def blocks_of_many(run: Run) -> Breach | None:
 
 def blocks_at_scale(scale: Scale) -> Breach | None:
     """Require, at the production shape, blocks in bounds and every output block written."""
-    for fault in (f for launch in scale.mine.launches for f in faults(launch)):
+    for fault in (f for launch in scale.answer.launches for f in faults(launch)):
         return scale.wrong(rule_of(fault), says=fault.words)
     return None
 

@@ -125,13 +125,13 @@ def at_production_scale(answer: Answer) -> list[Scale]:
 
 def rounds(scale: Scale) -> Breach | None:
     """Require, at the production shape, no roundings that the reference avoids."""
-    for dot in scale.mine.dots if not scale.par.dots else ():
+    for dot in scale.answer.dots if not scale.par.dots else ():
         sums = math.prod(dot.lhs) * math.prod(dot.rhs) > math.prod(
             dot.out
         )  # Mosaic rejects other dots
         if dot.rounds and sums:  # a dot instead of a sum or a product in f32
             where = f"`{dot.line}`" if dot.line else "a dot"
             return scale.wrong("rounds-on-the-way", "dot", who=where)
-    for finding in foreign(scale.mine.narrowings, scale.par.narrowings):
+    for finding in foreign(scale.answer.narrowings, scale.par.narrowings):
         return scale.wrong(finding.rule, finding.form, **finding.facts)
     return None
