@@ -76,6 +76,12 @@ def garbage(run: Run) -> str | None:
     return _first_fact(run, "read_early") or _first_fact(run, "not_stored_in_all")
 
 
+def garbage_kinds(launches: Sequence[Launch]) -> frozenset[str]:
+    """The ways in which launches read memory before it is written, or never write it."""
+    kinds = {kind for launch in launches for kind, _, _ in _facts(launch)}
+    return frozenset(kinds & {"read_early", "not_stored_in_all", "never_stored"})
+
+
 def undone(run: Run) -> str | None:
     """Refs that a launch never reads or writes, or a buffer that is used while in flight."""
     if (fact := _first_fact(run, "never_stored", "never_used")) is not None:

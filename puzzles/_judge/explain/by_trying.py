@@ -16,7 +16,7 @@ import numpy as np
 
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.case import Case, cases, execute, fresh_case
-from puzzles._judge.explain.by_facts import explains, fault
+from puzzles._judge.explain.by_facts import explains, fault, garbage_kinds
 from puzzles._judge.numbers import compare, on_tpu
 from puzzles._judge.questions import MAY_RUN
 from puzzles._judge.source import Code, lines_of
@@ -33,7 +33,8 @@ _LINES = 3  # replaced at once; if more lines differ, it is another kernel
 def mistake_on_record(run: Run) -> str | None:
     """The message of the known mistake with the same program or the same numbers, or None.
 
-    NaN does not distinguish mistakes, so up to `_CAUSES` of them are listed.
+    NaN does not distinguish mistakes, so up to `_CAUSES` of them are listed: those that read or
+    leave garbage in the same ways as the answer.
 
     On the cases before this case and on the next, it must give the same numbers as the answer; an
     equal program does. If a fault of the launch explains the numbers, the mistake must have this
@@ -54,6 +55,9 @@ def mistake_on_record(run: Run) -> str | None:
         if program is not None and program == _program_of(case, m) and _right_before(case, m)
     )
     compared = [] if cause is not None and only_nan else mistakes
+    if only_nan and compared:
+        kinds = garbage_kinds(run.own if puzzle.kernel else ())
+        compared = [m for m in mistakes if _garbage_kinds_of(case, m) == kinds]
     same_numbers = (m for m in compared if run.answer.affords(case) and _same_values(run, m))
     # Programs of all mistakes before the numbers of any: several mistakes may give equal numbers.
     candidates = list(itertools.islice(same_programs, 1))
@@ -166,6 +170,14 @@ def _faults_of(case: Case, mistake: Mistake) -> frozenset[str]:
         copied = explains(launches)
         kinds = {fault.kind for launch in launches for fault in faults(launch)}
         return frozenset(kinds | ({copied[0]} if copied else set()))
+    except Exception:
+        return frozenset()
+
+
+@lru_cache(maxsize=512)
+def _garbage_kinds_of(case: Case, mistake: Mistake) -> frozenset[str]:
+    try:
+        return garbage_kinds(_traced(case, mistake).launches if case.puzzle.kernel else ())
     except Exception:
         return frozenset()
 
