@@ -276,8 +276,9 @@ PUZZLE = Puzzle(
     hints=[
         "At which position does the window begin, and which page has this position? After one key "
         "with the score x and the value 0: what is the largest score, what the sum of the weights?",
-        "`//` rounds down, below 0 as well, so keep the position at 0 or above with `jnp.maximum`. A "
-        "weight is exp(score - m). `broadcasted_iota` numbers the columns of `seen`, and the rows of v.",
+        "`//` rounds down, below 0 as well, so keep the position at 0 or above with `jnp.maximum`. "
+        "A weight is exp(score - m). `broadcasted_iota` numbers the columns of `seen`, and the "
+        "rows of v.",
         "The first page has position `length - window`, or 0 if that is negative. m starts as the "
         "sink, l as one, the sum as zero. Mask keys and values on both sides of the window.",
     ],
