@@ -60,7 +60,7 @@ A kernel's view of its arrays, how they are cut into blocks, and the order of th
 The same tools, for the operation that TPUs are built for.""",
     "matmul_gradients": """## Part III: a kernel in a model
 
-A model has to differentiate the kernels that it calls.""",
+Training differentiates every kernel that a model calls.""",
 }
 
 OUTRO = """## Where to go next

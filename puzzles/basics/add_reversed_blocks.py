@@ -10,9 +10,9 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## add_reversed_blocks: route data with an index map
 #
-# An index map may be any arithmetic on the program ids. It moves data without a single instruction
-# in the kernel's body. From matmul to mixture-of-experts routing, you will meet this trick again:
-# *the body stays, the index map changes*.
+# An index map may be any arithmetic on the program ids. So it can reorder data without a single
+# instruction in the kernel's body. From matmul to mixture-of-experts routing, you will meet this
+# trick again: *the body stays, the index map changes*.
 #
 # Step `i` gets block `i` of `x`. It should get the block of `y` that is equally far from the
 # **end**. Elements keep their order inside a block:

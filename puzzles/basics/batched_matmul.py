@@ -10,7 +10,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## batched_matmul: None in a block shape
 #
-# Here are `B` pairs of matrices, each small enough for VMEM: step b multiplies pair b.
+# Here are `B` pairs of matrices, each small enough for VMEM. Step `b` multiplies pair `b`.
 #
 # But the arrays have three axes, and a product takes two. `None` in a block shape takes **one**
 # index of that axis, and **squeezes** the axis: the Ref does not have it.
@@ -21,7 +21,8 @@ from puzzles import INTERPRET
 # (None, M, K)        (M, K)
 # ```
 #
-# The index map still returns three indices, and the first is the batch element itself.
+# The index map still returns three indices. The first counts batch elements, since a block
+# holds one of them.
 #
 # ![At step b, each operand's block is the whole matrix b of its array.](diagrams/basics/batched_matmul.svg)
 #

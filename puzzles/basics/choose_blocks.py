@@ -22,8 +22,8 @@ from puzzles import find, trace
 #
 # ![A roofline for a v5e: 128 and 256 blocks lie on the slope, memory-bound; 512 blocks just reach the ridge of 240 FLOPs a byte, 1024 blocks lie beyond it.](diagrams/basics/choose_blocks.svg)
 #
-# Huge blocks need VMEM: **two** buffers for every blocked operand, output included, and the f32
-# accumulator once.
+# Large blocks cost VMEM: **two** buffers for every blocked operand, output included, and the
+# f32 accumulator once.
 #
 # Choose `(bm, bk, bn)` for a bf16 matmul. It must fit into `vmem_bytes`, and on a v5e neither its
 # bytes nor its steps may take longer than its FLOPs. Blocks divide their axes and are multiples of

@@ -79,12 +79,12 @@ def launch_matmul(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array
 
 
 # %% [markdown]
-# Is the transpose free, then? Not quite: the blocks are transposed on the chip. That costs no
-# traffic, but it may cost time.
+# Is the transpose free, then? Not quite. The blocks are transposed on the chip, which costs
+# no traffic but may cost time.
 #
 # And why promise anything? Some TPU chips (v4 and v5p) have two cores that can share the parallel
-# axes of one kernel. Promise too much, and two cores add into different accumulators; promise
-# nothing, and one core idles.
+# axes of one kernel. If you promise too much, two cores add into different accumulators. If you
+# promise nothing, one core idles.
 
 # %% tags=["author"]
 from puzzles import Launch, Puzzle, array, rng
