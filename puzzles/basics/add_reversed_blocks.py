@@ -10,7 +10,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## add_reversed_blocks: route data with an index map
 #
-# An index map may be any arithmetic on the program ids. So it can reorder data without a single
+# An index map may be any arithmetic on the program ids. So it moves data without a single
 # instruction in the kernel's body. From matmul to mixture-of-experts routing, you will meet this
 # trick again: *the body stays, the index map changes*.
 #

@@ -21,8 +21,7 @@ from puzzles import INTERPRET
 # (None, M, K)        (M, K)
 # ```
 #
-# The index map still returns three indices. The first counts batch elements, since a block
-# holds one of them.
+# The index map still returns three indices: the first counts batch elements.
 #
 # ![At step b, each operand's block is the whole matrix b of its array.](diagrams/basics/batched_matmul.svg)
 #

@@ -56,9 +56,9 @@ its own memory straight into its neighbour's, while its matrix unit goes on work
 You begin with one copy to the right. You end with a **collective matmul**, whose communication hides
 behind its products.
 
-You need no TPU. You write what **one** device runs, and `check` runs it on three to eight devices
-that NumPy plays. It also catches what a plain run cannot show: a copy that lands in memory that its
-owner still reads.
+You need no TPU. You write what **one** device runs, and `check` runs it on three to eight devices,
+simulated in NumPy. It also catches what a plain run cannot show: a copy that lands in memory that
+its owner still reads.
 """
 
 PARTS = {

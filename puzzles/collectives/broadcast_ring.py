@@ -24,7 +24,7 @@ from puzzles import INTERPRET
 #   `recv_sem`, whoever started the copy. Here the left neighbour did.
 # * `.wait_send()` waits until your **own** data have left.
 #
-# A device that waits for what nobody sends waits for ever.
+# A device that waits for a copy that nobody sends waits for ever.
 
 
 # %%

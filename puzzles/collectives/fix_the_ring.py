@@ -14,10 +14,10 @@ from puzzles.collectives import barrier, neighbours
 # ## fix_the_ring: find the bug
 #
 # This kernel takes the maximum of all blocks (`lax.pmax`), around the ring and through two slots,
-# with credits. A colleague made it faster: while the block in `here` is still leaving, the maximum
-# is already taken of the block that has arrived.
+# with credits. A colleague made it faster: it takes the maximum with the block that has arrived
+# while the block in `here` is still leaving.
 #
-# It has passed every test for a year: in JAX's own simulator, too, most runs give the right
+# It has passed every test for a year, and most runs in JAX's own simulator give the right
 # numbers. Then a training job on a thousand chips gives a wrong maximum, once a week.
 #
 # Ask of each slot, as in `ring_all_reduce`:

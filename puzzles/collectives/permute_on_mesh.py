@@ -25,8 +25,8 @@ from puzzles import INTERPRET
 #
 # Each device gives its block to its right neighbour in its own row.
 #
-# `device_id` is a tuple with one number for each axis, in the order of the mesh: `(y, x)`. Along an
-# axis on which the copy does not move, it keeps the number of the sender.
+# `device_id` is a tuple with one number for each axis, in the order of the mesh: `(y, x)`. On the
+# axis along which the copy does not move, give the sender's own number.
 
 
 # %%
@@ -89,7 +89,7 @@ PUZZLE = Puzzle(
     hints=[
         "The neighbour is in the same row. Which of its two numbers differs from yours?",
         '`lax.axis_index("y")` and `lax.axis_index("x")` are this device\'s place on the mesh. '
-        "`device_id` wants both numbers of the other place, `y` first.",
+        "`device_id` needs both numbers of the other place, `y` first.",
         "`right` is a tuple: the same row, and the next column modulo the length of the row.",
     ],
     explain="""A device id is a place on the mesh, with one number for each axis. A collective along

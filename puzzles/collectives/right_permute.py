@@ -23,7 +23,7 @@ from puzzles import INTERPRET
 # copy = pltpu.make_async_remote_copy(src_ref, dst_ref, send_sem, recv_sem, device_id=(3,))
 # ```
 #
-# `src_ref` lies in the memory of the device that runs this line, `dst_ref` in that of device 3.
+# `src_ref` is in the memory of the device that runs this line, `dst_ref` in that of device 3.
 # `send_sem` tells the sender that its data have left. `recv_sem` tells device 3 that they have
 # arrived. So your own `o_ref` is filled by a line that your left neighbour runs, and `.wait()` waits
 # for both: your block has left, and another one has arrived here.
@@ -59,7 +59,7 @@ def right_permute(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 # %% [markdown]
 # `on_devices` runs your function on a mesh. The first axis of the arrays counts the devices. On a
-# machine with enough TPU chips it runs on them; everywhere else NumPy plays the devices.
+# machine with enough TPU chips it runs on them; everywhere else NumPy simulates the devices.
 
 # %% active="ipynb"
 # x = jnp.arange(4.0).reshape(4, 1, 1) * jnp.ones((4, 8, 128))

@@ -21,8 +21,8 @@ from puzzles.collectives import barrier, neighbours
 # `l` and an accumulator, as in flash attention
 # ([Liu et al. 2023](https://arxiv.org/abs/2310.01889)).
 #
-# Attention is causal. A shard from a **later** device is hidden: skip its product. The
-# own shard needs the causal mask within it, and earlier shards need no mask.
+# Attention is causal. A shard from a **later** device is hidden: skip its product. Your own
+# shard needs the causal mask, and earlier shards need no mask.
 #
 # A trap: a shard that is of no use to you may be needed further on. Pass it on.
 

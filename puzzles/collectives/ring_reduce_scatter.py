@@ -12,9 +12,9 @@ from puzzles.collectives import barrier, neighbours
 # %% [markdown]
 # ## ring_reduce_scatter: a sum that grows on its way
 #
-# `ring_all_reduce` gave everybody the whole sum. Often each device needs only its share of
-# the sum (`lax.psum_scatter`). Each device has one chunk for every device, `x[0]` to `x[n - 1]`, and
-# must end with the sum over all devices of the chunks with its own number.
+# `ring_all_reduce` gave everybody the whole sum. Often each device needs only its share of the sum
+# (`lax.psum_scatter`). Each device has one chunk for every device, `x[0]` to `x[n - 1]`. Device `d`
+# must end with the sum of `x[d]` over all devices.
 #
 # So let the **sum** travel. It starts one device to the right of its home, and goes around the
 # ring. Each device adds its own chunk of that number, and the last to add is its owner:
@@ -28,8 +28,8 @@ from puzzles.collectives import barrier, neighbours
 # For which device is it?
 #
 # Each copy has `1 / n` of the bytes of `x`. A reduce-scatter and then an all-gather make an
-# all-reduce, in `2 (n - 1) / n` of the bytes of `x`, where `ring_all_reduce` sends `n - 1` times
-# `x`.
+# all-reduce that sends `2 (n - 1) / n` times the bytes of `x`, while `ring_all_reduce` sends
+# `n - 1` times `x`.
 
 
 # %%

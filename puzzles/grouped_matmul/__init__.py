@@ -51,9 +51,9 @@ product for every pair of a token and an expert would be mostly waste. This ladd
 prefetched index to a grouped matmul that visits the same tiles as JAX's own, Megablox, then to a
 mixture-of-experts layer that trains, and to the same layer in serving.
 
-Three ideas carry all of it: small integer arrays that are in SMEM before the first step, index maps
-that read these arrays to choose the blocks, and masks for tiles that count only in part, here because two groups meet in them. Block-sparse
-attention rests on the same three ideas; you can do the two ladders in either order.
+Three ideas carry all of it: small integer arrays that are in SMEM before the first step, index maps that read these
+arrays to choose the blocks, and masks for tiles in which only some rows count, here because two groups meet there.
+Block-sparse attention rests on the same three ideas; you can do the two ladders in either order.
 
 It builds on `basics.ipynb`: you should know Refs, grids, index maps, scratch and `pl.when`. As in
 `basics`, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU. If a puzzle needs

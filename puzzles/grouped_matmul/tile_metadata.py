@@ -9,9 +9,9 @@ from puzzles import find
 # %% [markdown]
 # ## tile_metadata: a list of visits
 #
-# A grid of tiles and groups would visit every tile for every group, mostly for nothing. So put the
-# visits that have rows into a **flat list**, and let the grid count through it. Two arrays describe the work
-# of step `t`:
+# A grid of tiles and groups would visit every tile for every group, mostly for nothing. So put the visits
+# that have rows into a **flat list**, and let the grid step through it. Two arrays describe the work of step
+# `t`:
 #
 # ```text
 # group_sizes = [100, 0, 156, 200, 56], bm = 128, M = 512

@@ -58,8 +58,8 @@ kernels_on_old_jax()  # adds `pl.kernel` to a JAX before 0.11; on newer ones it 
 """
 
 INTRO = """
-In `basics`, blocks came and went by themselves: `pallas_call` copied them. Here you learn to make
-these copies yourself, and to beat `pallas_call` when you know something that it cannot.
+In `basics`, `pallas_call` copied every block for you. Here you learn to make these copies
+yourself, and to beat `pallas_call` when you know something that it cannot.
 
 You begin with one copy, by hand. You reach **paged attention**, which serves language models: keys
 and values are in pages all over memory, and a table lists the pages. The last part runs on two

@@ -25,9 +25,9 @@ from puzzles import INTERPRET
 # ```
 #
 # `pltpu.make_async_copy(source, target, semaphore)` describes a copy. `.start()` starts it and
-# returns **at once**. `.wait()` returns when the copy is complete, which the semaphore, a
-# `pltpu.SemaphoreType.DMA`, signals. In between, do not touch the target, and do not write to the
-# source.
+# returns **at once**. `.wait()` returns when the copy is complete. The semaphore, a
+# `pltpu.SemaphoreType.DMA`, signals that. In between, do not touch the target, and do not write
+# to the source.
 #
 # `x_ref.at[...]` names a piece without reading it; `pl.ds(first, 64)` is 64 rows from `first` on.
 # `start` is in `pltpu.SMEM`, the memory for scalars, and `pl.multiple_of` promises the compiler

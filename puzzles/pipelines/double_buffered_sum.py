@@ -23,7 +23,7 @@ from puzzles import INTERPRET
 # 3. sum them.
 #
 # Since step 1 comes first, the next copy is under way while you wait for the current one. The very first
-# copy starts before the loop: that is the **prologue**.
+# copy starts before the loop, in the **prologue**.
 #
 # Each slot has a semaphore of its own. It counts **bytes** that have arrived, not which copy
 # brought them: if both slots shared one, the other copy's bytes could end your wait.
@@ -86,8 +86,8 @@ def double_buffered_sum(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
 # %% [markdown]
 # At each wait of the reference two copies are in flight, this round's and the next round's; at the
 # last wait there is only one. If you wait first and start the next copy after, only one is ever in
-# flight at a wait: the copies take turns. If they take longer than the sums, each then adds its
-# full latency to the time. With two in flight, latencies overlap.
+# flight at a wait: the copies take turns. Then every copy adds its full latency to the time, if
+# copies take longer than sums. With two in flight, latencies overlap.
 #
 # How much does it save? For x of 8,192 × 1,024 numbers on TPU v5e, libtpu, Google's compiler,
 # estimates 222,024 cycles for `stream_sum` and 12,847 for the reference here. (If libtpu is

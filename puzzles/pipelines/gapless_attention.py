@@ -28,7 +28,8 @@ from puzzles import INTERPRET
 # scratch in SMEM, keeps the number from step to step.
 #
 # A round brings up to four pages of all key heads, on one semaphore for its slot:
-# `copies(seq, i, slot, do)` calls `do`, `started` or `awaited`, with each copy of round `i`.
+# `copies(seq, i, slot, do)` calls `do` with each copy of round `i`; `do` is `started` or
+# `awaited`.
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
@@ -203,9 +204,10 @@ def gapless_attention(
 # %% [markdown]
 # JAX's `paged_attention` (2024), in `jax.experimental.pallas.ops.tpu`, makes the same chain, over
 # sequences and key heads; it also keeps its slot in SMEM. This project's tests compare the
-# reference with it, on scaled queries, sequences with keys, one page per block: numbers within
-# 0.01, as it rounds f32 pages to bf16, and no more pages fetched. Both keep all of the table in
-# SMEM: for 64 sequences of up to 131,072 keys, in pages of 16, that is 2 MiB, where v5e has 1.
+# reference with it, on scaled queries, sequences with keys, one page per block. The numbers agree
+# within 0.01, as JAX's kernel rounds f32 pages to bf16, and the reference fetches no more pages.
+# Both keep all of the table in SMEM: for 64 sequences of up to 131,072 keys, in pages of 16, that
+# is 2 MiB, where v5e has 1.
 #
 # | Cycles by libtpu's estimate for v5e, 4 pages a round | reference | JAX's |
 # |---|---:|---:|
@@ -216,10 +218,10 @@ def gapless_attention(
 # The reference copies a page of all four key heads at once; JAX's kernel copies it head by head.
 #
 # Kernels that serve today do more. In JAX's `ragged_paged_attention` (2025) and in tpu-inference's
-# v3 (2025), which vLLM runs on TPUs and of which SGLang's sglang-jax has its own version, a page
-# holds keys and values of all heads side by side: (P, page, 2 K, H), and v3 packs it. A sequence
-# may have many queries. v3 waits once for the sum of a round's bytes, and writes new keys and
-# values into their pages.
+# v3 (2025), a page holds keys and values of all heads side by side: (P, page, 2 K, H), and v3
+# packs it. vLLM runs v3 on TPUs; SGLang's sglang-jax has its own version. A sequence may have many
+# queries. v3 waits once for the sum of a round's bytes, and writes new keys and values into their
+# pages.
 #
 # For kernels of your own: `interpret=pltpu.InterpretParams()` runs them in JAX's simulator of a
 # TPU. There a copy is made only when it is waited for, and fresh memory is NaN.

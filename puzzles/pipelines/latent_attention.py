@@ -22,13 +22,13 @@ from puzzles import INTERPRET
 # output, p · v         ######################
 # ```
 #
-# So a page does not have to come twice, once as keys and once as values. It comes once, into one
+# So you need not copy a page twice, once as keys and once as values. Copy it once, into one
 # buffer that serves both products.
 #
 # ![Copies as bars over time. Above, each page comes as keys and again as values, through four slots. Below, one copy of each page into one of two slots serves both.](diagrams/pipelines/latent_attention.svg)
 #
-# The rest is `paged_grouped_attention` with a single key head. `q` comes scaled. A matmul after this
-# kernel expands the latent output of each head.
+# The rest is `paged_grouped_attention` with a single key head. `q` is already scaled. A matmul after
+# this kernel expands the latent output of each head.
 #
 # Write `fetch`, the use of a page, and the scratch.
 
@@ -151,8 +151,8 @@ def latent_attention(
 
 
 # %% [markdown]
-# What did it save? Compare with `paged_grouped_attention`, which gets the same pages twice, as keys
-# and as values. In the references, its pages are twice the bytes:
+# What did it save? `paged_grouped_attention` copies the same pages twice, as keys and as values.
+# Compare the bytes of the references:
 
 # %% active="ipynb"
 # q, pages, lengths, table, V = find("latent_attention").arguments(0)
@@ -162,7 +162,7 @@ def latent_attention(
 
 # %% [markdown]
 # In DeepSeek-V3 a row has 512 + 64 numbers, for 128 heads. tpu-inference's `mla` v2 (2026) pads it
-# to 512 + 128, because a TPU stores lanes in groups of 128.
+# to 512 + 128, because a TPU stores rows in groups of 128 lanes.
 
 # %% tags=["author"]
 from puzzles import Launch, Puzzle, array, rng

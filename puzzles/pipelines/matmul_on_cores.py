@@ -16,7 +16,7 @@ from puzzles import INTERPRET
 # each axis of the grid:
 #
 # ```text
-# pltpu.PARALLEL      its steps are independent: cores may share it out
+# pltpu.PARALLEL      its steps are independent: cores may divide them
 # pltpu.ARBITRARY     its steps build on one another: one core takes them all, in order
 # ```
 #

@@ -24,7 +24,7 @@ from puzzles import INTERPRET
 # ```
 #
 # `emit_pipeline(body, grid=…, in_specs=[…], out_specs=[…])` copies nothing yet. It returns a
-# function. Call that with the refs, inputs first: now the grid runs, with two slots for each
+# function. Call it with the refs, inputs first. Now the grid runs, with two slots for each
 # operand. Inputs are fetched one step ahead, outputs are written back during the next step, and a
 # block whose index does not change is not moved.
 #

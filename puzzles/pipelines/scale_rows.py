@@ -11,14 +11,14 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## scale_rows: a kernel without blocks
 #
-# JAX's quickstart launches kernels by `pl.kernel`. It has no grid and no blocks: you name the cores
-# and the scratch, and every array stays in HBM.
+# JAX's quickstart launches kernels with `pl.kernel`, which has no grid and no blocks: you name the
+# cores and the scratch, and every array stays in HBM.
 #
 # ```text
 #              pallas_call                        pl.kernel
 # runs         once for each grid step            once on each core of `mesh`
 # arrays       blocks come to VMEM by themselves  stay in HBM: the kernel copies
-# scratch      in order                           by the name of the parameter
+# scratch      by position                         by the name of the parameter
 # ```
 #
 # A `pltpu.TensorCoreMesh(axis_name="core", num_cores=1)` is one core. Always say `num_cores`:

@@ -78,8 +78,9 @@ work. One kernel walks this list, for any mask. At the end you compare it with J
 no more steps or dots.""",
     "attention_lse": """## Part IV: training
 
-JAX cannot run a `pallas_call` backwards, so `jax.grad` of `splash_multi_head` raises an error. You write the backward pass: two kernels
-walk the list again, by rows for q, by columns for k and v, with no more steps or dots than JAX's two backward kernels.
+JAX does not differentiate a `pallas_call` like yours, so `jax.grad` of `splash_multi_head` raises an error. You write the
+backward pass: two kernels walk the list again, by rows for q, by columns for k and v, with no more steps or dots than
+JAX's two backward kernels.
 The forward pass keeps one number per row for them. The same number also lets you merge attention that was computed in pieces.""",
     "linear_attention": """## Part V: a state in place of the keys
 

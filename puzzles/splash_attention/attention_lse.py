@@ -12,9 +12,9 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## attention_lse: one number per row
 #
-# A gradient needs the weights again. They were never stored: for 32,768 queries and keys they take 4 GiB per head. The backward pass
-# computes them again, tile by tile, from the maximum m and the sum l of each row's softmax. Two numbers per row; or is one
-# enough?
+# A gradient needs the weights again. They were never stored: for 32,768 queries and keys they take 4 GiB per head. The
+# backward pass computes them again, tile by tile, from the maximum m and the sum l of each row's softmax. Those are two
+# numbers per row. Is one enough?
 #
 # $$\frac{e^{s_{ts} - m_t}}{l_t} = e^{s_{ts} - \text{lse}_t} \qquad\qquad \text{lse}_t = \log \sum_s e^{s_{ts}}$$
 #

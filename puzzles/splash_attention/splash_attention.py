@@ -149,9 +149,9 @@ def splash_attention(
 # GiB. You do not need that mask: four rows of blocks show the kinds of all tiles, and the list is made from
 # block numbers.
 #
-# The price: the list grows with the work, 16 bytes per tile, and it has to fit into SMEM, 1 MiB. That
-# is why flags are packed into one number, and why long sequences need large blocks. And its one axis is
-# `arbitrary`: on a chip with two cores that share a grid, a list cannot be divided between them. Heads can; they come next.
+# The price: the list grows with the work, 16 bytes per tile, and it has to fit into SMEM, 1 MiB. That is why flags are
+# packed into one number, and why long sequences need large blocks. And its one axis is `arbitrary`: on a chip with two
+# cores that share a grid, a list cannot be divided between them. Heads can, as a later puzzle shows.
 
 # %% active="ipynb"
 # T, H, b, window = 131_072, 128, 512, 1024

@@ -288,9 +288,10 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # The reference takes as many dots as JAX's two backward kernels, and fewer steps and bytes. Passed as an array, a window mask would be fetched as stored
 # patterns and would move more bytes than JAX's kernel does.
 #
-# JAX's backward pass can also do with five dots. The table counts this under dk and dv. With `use_fused_bwd_kernel=True` the walk by columns adds up
-# `ds·k` as well. But the rows of dq then come back again and again, so each column writes its own dq to HBM, and XLA adds them up, which is not
-# counted here: fewer dots, and with many columns more bytes. tokamax's kernel (2026) is always fused.
+# JAX's backward pass can also make do with five dots. The table counts this under dk and dv. With
+# `use_fused_bwd_kernel=True` the walk by columns adds up `ds·k` as well. But the rows of dq then come back again and
+# again, so each column writes its own dq to HBM, and XLA adds them up, which is not counted here: fewer dots, and with
+# many columns more bytes. tokamax's kernel (2026) is always fused.
 
 # %% [markdown]
 # ### The four parts in short
@@ -311,11 +312,14 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # * **The vector unit.** A score costs 4 · H FLOPs in the matrix unit, and a maximum, an exponential and a sum outside of it. The receipt's
 #   share of the peak ignores these; its time counts them. With H = 64 there are half as many FLOPs and just as many exponentials, and blocks are
 #   still padded to 128 lanes. tokamax, below, takes exponentials to the base 2.
-# * **Documents.** Ids are known too late for a list made in NumPy. So tiles between two documents are computed and masked, here and with the
-#   `segment_ids` of JAX's kernel. But JAX's kernel also accepts a mask as a JAX array. Its tables are then made on the device, and these dots are skipped. The price: it keeps the whole mask in HBM. tokamax (2026) does so too; it makes the flat list on the device, and launches a grid whose length is known only there.
+# * **Documents.** Ids are known too late for a list made in NumPy. So tiles between two documents are computed and
+#   masked, here and with the `segment_ids` of JAX's kernel. But JAX's kernel also accepts a mask as a JAX array. Its
+#   tables are then made on the device, and these dots are skipped. The price: it keeps the whole mask in HBM. tokamax
+#   (2026) also accepts such a mask. It makes the flat list on the device, and launches a grid whose length is known only
+#   there.
 # * **Layouts.** In JAX's kernel q, k and v may each have the sequence as their last axis in memory; `QKVLayout` says which.
-# * **A flat list.** [tokamax](https://github.com/openxla/tokamax) has a newer version of JAX's kernel, which calls itself experimental
-#   (2026). Its forward pass also walks active tiles with first and last flags.
+# * **A flat list.** [tokamax](https://github.com/openxla/tokamax) has a newer version of JAX's kernel, marked as
+#   experimental (2026). Its forward pass also walks active tiles with first and last flags.
 # * **Many chips.** JAX's kernel can be cut across chips by heads (`head_shards`) and by queries (`q_seq_shards`), but not by keys.
 #   Ring attention cuts the keys. tokamax has it (`ring_attention_kernel.py`), and you have both pieces: `attention_lse` and
 #   `merge_attention`.
