@@ -164,7 +164,7 @@ def _single(launches: tuple[Launch, ...], chip: Chip) -> str:
         "SMEM": _smem(launch, chip),
         "FLOPs": _flops(launch, chip),
         "exps": _exps(launch),
-        "roof": roof(launch.intensity, chip) if launch.dots and _comparable(launch) else "",
+        "roof": roof(_useful(launch), chip) if launch.dots and _comparable(launch) else "",
         "time": time_words(once, chip),
         "causes": causes_words(once, chip),
         "data": _data(launch),
@@ -239,9 +239,19 @@ def _flops(launch: Launch, chip: Chip) -> str:
         return sentence("several_passes", counted=counted, passes=passes)
     if not _comparable(launch):
         return counted
-    bound = "compute-bound" if launch.intensity >= chip.ridge else "memory-bound"
+    useful, asked = _useful(launch), launch.settings.asked
+    if asked and asked < launch.dot_flops:
+        padding = 1 - asked / launch.dot_flops
+        counted += f", {scaled(asked)} of them useful by `cost_estimate` and {padding:.0%} padding"
+    bound = "compute-bound" if useful >= chip.ridge else "memory-bound"
     facts = dict(chip=chip, rounded=_rounded(launch), bound=bound)
-    return sentence("flops_per_byte", counted=counted, each=launch.intensity, **facts)
+    return sentence("flops_per_byte", counted=counted, each=useful, **facts)
+
+
+def _useful(launch: Launch) -> float:
+    """FLOPs of dots per byte, without those that the launch's `cost_estimate` does not ask for."""
+    asked = launch.settings.asked or launch.dot_flops
+    return launch.intensity * min(1, asked / launch.dot_flops)
 
 
 def _rounded(*launches: Launch) -> str:

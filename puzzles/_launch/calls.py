@@ -107,6 +107,7 @@ class Call:
             self.p["interpret"],
             unknown_params(self.p["compiler_params"]),
             math.prod(grid) if self.mapping.grid_names else 1,
+            getattr(self.p.get("cost_estimate"), "flops", None),
         )
         return Launch(
             name=self.name,

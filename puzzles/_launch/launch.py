@@ -38,6 +38,7 @@ class Settings:
     interpret: Any
     unknown: str | None  # the type of `compiler_params` if JAX has no such type
     cores: int = 1  # of `pl.kernel`; if there are several, they are the steps of the grid
+    asked: int | None = None  # FLOPs, by its `cost_estimate`
 
 
 class Core(tuple):

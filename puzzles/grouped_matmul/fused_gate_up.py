@@ -90,7 +90,7 @@ def fused_gate_up(
         weights = f"weights of shapes {w_gate.shape} and {w_up.shape}"
         raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit {weights}")
     check_sizes(group_sizes, M)
-    bm, bk, bn = tiles(M, K, N, lhs.dtype, weights=2)
+    bm, bk, bn = tiles(M, K, N, lhs.dtype, weights=2, E=E)
     offsets = find("group_offsets").solution(group_sizes)
     whole = pl.cdiv(M, bm) * bm  # the last tile may hang over
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, whole, bm)

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
@@ -62,30 +63,46 @@ def grouped_matmul_spec(
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title The tiles (given): they fit into VMEM
-def tiles(M, K, N, dtype, weights=1):
-    """Rows, blocks of K and of N; `weights` products share the rows (later, in fused_gate_up)."""
-    large = K * N >= 512 * 512
-    # small weights, as in the check, take small blocks
-    bm, most = (512, 2048 // dtype.itemsize) if large else (64, 128)
-    long = most // weights if large else most
+# @title The tiles (given): those that cost a v5e least (contains the answer to choose_tiles)
+import itertools
+
+
+def tiles(M, K, N, dtype, weights=1, E=1):
+    """Rows, blocks of K and of N, for E experts; `weights` products share the rows (later, in fused_gate_up)."""
     # equal blocks of K: beyond K's edge there is garbage, which would enter the sum
-    equal = [K // n for n in range(1, K // 128 + 1) if K % (128 * n) == 0]
-    wide = [b for b in equal if long // 2 <= b <= long * 5 // 4]
-    thin = [b for b in equal if b < long // 2]
-    widths = [max(n, 128) for n in (most, most * 5 // 8, most // 2, most * 3 // 8, most // 4)]
-    pairs = [(min(rows, M), width) for rows in (bm, bm // 2, bm // 4) for width in widths]
-    for bk in (*wide[:1], K, *thin[:1]):  # all of K, if only thin ones are equal
-        # all of a long K: fewer rows leave room for more columns, and rows come once for each block of those
-        for bm, width in pairs[len(widths) :] if large and bk not in wide else pairs:
-            # the last rows and columns may hang over: elements beyond the edge are not written
-            bn = min(128 * pl.cdiv(N, 128 * pl.cdiv(N, width)), N)
-            # two buffers for each block, and one for each sum in f32; the rest of 16 MiB is for the body
-            buffers = 2 * (bm * bk + weights * bk * bn + bm * bn) * dtype.itemsize
-            if buffers + 4 * weights * bm * bn <= 11.5 * 2**20:
-                return bm, bk, bn
-    padded = pl.cdiv(K, 512) * 512
-    raise ValueError(f"bk={K}, all of K, does not fit into VMEM: pad K to {padded}, with zeros")
+    equal = [K // n for n in range(1, K // 128 + 1) if K % (128 * n) == 0] or [K]
+    if K * N < 512 * 512:  # small weights, as in the check, take small blocks
+        some = [(64, equal[-1], 128)]
+    else:  # the last rows and columns may hang over: elements beyond the edge are not written
+        some = itertools.product((128, 256, 512), equal, range(128, 2049, 128))
+    size, least, chosen = dtype.itemsize, (2,), None
+    for bm, bk, bn in ((min(bm, M), bk, min(bn, N)) for bm, bk, bn in some):
+        experts, columns = min(E, M), pl.cdiv(N, bn)
+        visits = pl.cdiv(M, bm) + experts - 1  # at most
+        rows, often = (M, experts) if bk == K else (visits * bm, visits)
+        moved = columns * rows * K + weights * often * K * N + M * N
+        # few rows hide less of the loading of weights: as if a visit had 64 rows more, by libtpu's estimate
+        products = weights * visits * (bm + 64) * K * columns * bn
+        steps = columns * visits * (K // bk)
+        seconds = size * moved / 820e9, 2 * products / 197e12, steps * 0.4e-6
+        # few terms make the additions to the sum dear
+        price = bk < min(K, 512), max(seconds), sum(seconds)
+        # two buffers for each block, and one for each sum in f32; the rest of 16 MiB is for the body
+        buffers = 2 * (bm * bk + weights * bk * bn + bm * bn) * size + 4 * weights * bm * bn
+        if buffers <= 11.5 * 2**20 and price < least:
+            least, chosen = price, (bm, bk, bn)
+    if chosen is None:
+        padded = pl.cdiv(K, 512) * 512
+        raise ValueError(f"bk={K}, all of K, does not fit into VMEM: pad K to {padded}, with zeros")
+    return chosen
+
+
+def work(M, K, N, E, dtype):
+    """Return what a caller asks for, for XLA's schedule: a row times its expert's weights, and no padding."""
+    numbers = M * K + min(E, M) * K * N + M * N
+    return pl.CostEstimate(
+        flops=2 * M * K * N, transcendentals=0, bytes_accessed=numbers * dtype.itemsize
+    )
 
 
 # %%
@@ -122,7 +139,7 @@ def grouped_matmul(
     if (E, rows) != (len(group_sizes), K):
         raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit rhs of shape {rhs.shape}")
     check_sizes(group_sizes, M)
-    bm, bk, bn = tiles(M, K, N, lhs.dtype)
+    bm, bk, bn = tiles(M, K, N, lhs.dtype, E=E)
     offsets = find("group_offsets").solution(group_sizes)
     whole = pl.cdiv(M, bm) * bm  # the last tile may hang over
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, whole, bm)
@@ -143,25 +160,26 @@ def grouped_matmul(
         ),
         out_shape=jax.ShapeDtypeStruct((M, N), lhs.dtype),
         input_output_aliases={5: 0},
+        cost_estimate=work(M, K, N, E, lhs.dtype),
         interpret=INTERPRET,
     )(offsets, group_ids, tile_ids, lhs, rhs, jnp.zeros((M, N), lhs.dtype))
 
 
 # %% [markdown]
-# **What do more experts cost?** Here are two layers with equally many weights, 1024 × 4096 and 4096 × 1024, for
-# 32,768 rows. The reference's block of weights has 1024 rows here. So in the first layer K is one block;
-# in the second it is cut into four. How often is a weight fetched, and for how many rows each time?
+# **What do more experts cost?** Here are 32,768 rows times weights of 4096 × 1024, in tiles of 512 rows. Once K is
+# one block, once it is cut into four. How often is a weight fetched, and for how many rows each time?
 
 # %% active="ipynb"
-# M, bf16 = 32_768, jnp.bfloat16
-# print("K              E    weights    fetched   each weight   rows a fetch")
-# for K, N in ((1024, 4096), (4096, 1024)):
+# from puzzles.grouped_matmul.choose_tiles import launched
+#
+# M, K, N = 32_768, 4096, 1024
+# print("K            E    weights    fetched   each weight   rows a fetch")
+# for bk, bn in ((4096, 128), (1024, 1024)):
 #     for E in (8, 64):
-#         lhs, rhs = (jax.ShapeDtypeStruct(s, bf16) for s in ((M, K), (E, K, N)))
-#         (one,) = trace(find("grouped_matmul").solution, lhs, rhs, jnp.full(E, M // E))
+#         one = launched(M, K, N, E, 512, bk, bn)
 #         weights, fetched = E * K * N * 2, one.inputs[1].hbm_bytes
-#         cut = "whole" if one.grid[2] == 1 else f"in {one.grid[2]}"
-#         print(f"{K} {cut:8}{E:4}{weights / 2**20:7.0f} MiB{fetched / 2**20:7.0f} MiB", end="")
+#         cut = "whole" if bk == K else f"in {K // bk}"
+#         print(f"{cut:8}{E:6}{weights / 2**20:7.0f} MiB{fetched / 2**20:7.0f} MiB", end="")
 #         print(f"{fetched // weights:8} times{one.dot_flops // fetched:14}")
 
 # %% [markdown]
@@ -170,13 +188,17 @@ def grouped_matmul(
 # eighth of the reuse. **K cut**: every visit walks through all blocks of K, from the first, so no block
 # stays, and a fetch serves one tile of 512 rows, however many rows the expert has.
 #
-# So with few experts whole K pays off. With many, a weight is reused only for the few rows
-# of its expert. When a model decodes one token at a time, that may be 8 rows: 8 FLOPs for each byte of bf16
-# weights, while a v5e can do 240.
+# So with few experts whole K pays off. With many, a weight is reused only for the few rows of its expert, and a tile that
+# experts share is computed once for each. There `tiles` takes 128 rows, and all of K. When a model decodes one token
+# at a time, an expert may have 8 rows: 8 FLOPs for each byte of bf16 weights, while a v5e can do 240. The rest of each tile
+# is padding. `cost_estimate` in the launch names what the caller asks for, and the receipt names the padding:
+
+# %% active="ipynb"
+# M, K, N, E = 512, 7168, 2048, 256  # DeepSeek-V3's first product; 64 sequences decode, 8 experts for each
+# lhs, rhs = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((M, K), (E, K, N)))
+# receipt(find("grouped_matmul").solution, lhs, rhs, jnp.full(E, M // E))
 
 # %% tags=["author"]
-import numpy as np
-
 from puzzles import Launch, Puzzle, array, rng
 
 

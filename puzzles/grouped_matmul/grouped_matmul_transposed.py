@@ -78,7 +78,7 @@ def grouped_matmul_transposed(
     if (E, columns) != (len(group_sizes), K):
         raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit rhs of shape {rhs.shape}")
     check_sizes(group_sizes, M)
-    bm, bk, bn = tiles(M, K, N, lhs.dtype)
+    bm, bk, bn = tiles(M, K, N, lhs.dtype, E=E)
     offsets = find("group_offsets").solution(group_sizes)
     whole = pl.cdiv(M, bm) * bm  # the last tile may hang over
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, whole, bm)

@@ -60,11 +60,14 @@ def grouped_outer_spec(
 
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The tiles (given): they fit into VMEM
-def tiles(M, K, N, dtype):
-    # small weights, as in the check, take small blocks
-    bm, most = (512, 2048 // dtype.itemsize) if K * N >= 512 * 512 else (64, 128)
+def tiles(M, K, N, dtype, E=1):
+    large = K * N >= 512 * 512  # small weights, as in the check, take small blocks
+    most = 2048 // dtype.itemsize if large else 128
     # the last rows and columns of a result may hang over: elements beyond the edge are not written
     bk, bn = (min(128 * pl.cdiv(n, 128 * pl.cdiv(n, most)), n) for n in (K, N))
+    # a visit computes bm rows, however few its group has: the largest bm with at most a fifth for nothing
+    computed = {bm: bm * (pl.cdiv(M, bm) + min(E, M) - 1) for bm in (512, 256, 128)}
+    bm = min(computed, key=lambda bm: max(computed[bm], 1.2 * M)) if large else 64
     return min(bm, M), bk, bn
 
 
@@ -109,7 +112,7 @@ def grouped_outer(
     if rows != M:
         raise ValueError(f"lhs has {M} rows, and rhs {rows}")
     check_sizes(group_sizes, M)
-    bm, bk, bn = tiles(M, K, N, lhs.dtype)
+    bm, bk, bn = tiles(M, K, N, lhs.dtype, E=E)
     offsets = find("group_offsets").solution(group_sizes)
     whole = pl.cdiv(M, bm) * bm  # the last tile may hang over
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, whole, bm)

@@ -63,7 +63,7 @@ def local_experts(
         raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit rhs of shape {rhs.shape}")
     check_sizes(group_sizes, M)
     check_first(first, L, len(group_sizes))
-    bm, bk, bn = tiles(M, K, N, lhs.dtype)
+    bm, bk, bn = tiles(M, K, N, lhs.dtype, E=len(group_sizes))
     offsets = find("group_offsets").solution(group_sizes)
     counts = find("tiles_per_group").solution(group_sizes, bm)
     whole = pl.cdiv(M, bm) * bm  # the last tile may hang over

@@ -99,7 +99,7 @@ def quantized_grouped_matmul(
             "makes them"
         )
     check_sizes(group_sizes, M)
-    bm, bk, bn = tiles(M, K, N, lhs.dtype)
+    bm, bk, bn = tiles(M, K, N, lhs.dtype, E=E)
     offsets = find("group_offsets").solution(group_sizes)
     whole = pl.cdiv(M, bm) * bm  # the last tile may hang over
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, whole, bm)

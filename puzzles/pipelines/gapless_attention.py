@@ -168,7 +168,9 @@ def gapless_attention(
     group = N // K
     check_lengths(lengths, table, page)
     block = pl.BlockSpec((None, K, group, H), lambda b, *_: (b, 0, 0, 0))
-    two_slots = pltpu.VMEM((2, K, 4 * page, H), k_pages.dtype)
+    page_bytes = K * page * H * k_pages.dtype.itemsize  # of keys; as many of values
+    together = max(1, min(4, 2**21 // page_bytes))  # pages of a round: 8 MiB in all slots
+    two_slots = pltpu.VMEM((2, K, together * page, H), k_pages.dtype)
     o = pl.pallas_call(
         gapless_attention_kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
