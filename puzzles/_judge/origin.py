@@ -102,14 +102,22 @@ def equations_outside(traced: Traced, allowed: Sequence[str] = ()) -> list[Jaxpr
 
 
 def _amounts_to(equation: JaxprEqn) -> set[str]:
-    """The name of its primitive; for a dot with vectors, the names of the product and its sum."""
+    """The name of its primitive; for a dot with vectors, the names of the product and its sum.
+
+    Axes of length 1 do not count: a dot over such an axis is a product without a sum.
+    """
     if equation.primitive.name != "dot_general":
         return {equation.primitive.name}
-    axes = zip(*equation.params["dimension_numbers"], strict=True)
-    left, right = zip(equation.invars, axes, strict=True)
-    free_axes = [v.aval.ndim - sum(map(len, axes)) for v, axes in (left, right)]
-    sums = bool(equation.params["dimension_numbers"][0][0])
-    return {"dot_general"} if all(free_axes) and sums else {"mul", *["reduce_sum"] * sums}
+    contracted, batch = equation.params["dimension_numbers"]
+    shapes = [v.aval.shape for v in equation.invars]
+    sums = any(shapes[0][axis] > 1 for axis in contracted[0])
+    free_axes = [
+        [axis for axis, size in enumerate(shape) if size > 1 and axis not in (*over, *along)]
+        for shape, over, along in zip(shapes, contracted, batch, strict=True)
+    ]
+    if sums and all(free_axes):
+        return {"dot_general"}
+    return {"mul", "reduce_sum"} if sums else {"mul"}
 
 
 def where_made(equation: JaxprEqn) -> str:
