@@ -135,7 +135,7 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
 # A router's groups are not equal like these, so tile edges cut more of them. In the last two lines, the
 # tiles that are best for equal groups cost 1.5 times as much as the others if a router makes the groups.
 #
-# The others take 18.6 MiB of VMEM. A kernel gets 16 MiB of a v5e's 128 unless its launch asks for more, as the folded cell does:
+# The others take 18 MiB of VMEM. A kernel gets 16 MiB of a v5e's 128 unless its launch asks for more, as the folded cell does:
 # `pltpu.CompilerParams(vmem_limit_bytes=vmem_bytes)`. Production kernels ask; tokamax's `gmm_v2` (2026) is one.
 
 # %% active="ipynb"

@@ -68,7 +68,7 @@ import itertools
 
 
 def tiles(M, K, N, dtype, weights=1, E=1):
-    """Rows, blocks of K and of N, for E experts; `weights` products share the rows (later, in fused_gate_up)."""
+    """Rows, blocks of K and of N, for E experts; `weights` products share the rows."""
     # equal blocks of K: beyond K's edge there is garbage, which would enter the sum
     equal = [K // n for n in range(1, K // 128 + 1) if K % (128 * n) == 0] or [K]
     if K * N < 512 * 512:  # small weights, as in the check, take small blocks
@@ -98,7 +98,7 @@ def tiles(M, K, N, dtype, weights=1, E=1):
 
 
 def work(M, K, N, E, dtype):
-    """Return what a caller asks for, for XLA's schedule: a row times its expert's weights, and no padding."""
+    """What the caller asks for: a row times its expert's weights, and no padding."""
     numbers = M * K + min(E, M) * K * N + M * N
     return pl.CostEstimate(
         flops=2 * M * K * N, transcendentals=0, bytes_accessed=numbers * dtype.itemsize
@@ -191,7 +191,8 @@ def grouped_matmul(
 # So with few experts whole K pays off. With many, a weight is reused only for the few rows of its expert, and a tile that
 # experts share is computed once for each. There `tiles` takes 128 rows, and all of K. When a model decodes one token
 # at a time, an expert may have 8 rows: 8 FLOPs for each byte of bf16 weights, while a v5e can do 240. The rest of each tile
-# is padding. `cost_estimate` in the launch names what the caller asks for, and the receipt names the padding:
+# is padding. `cost_estimate` in the launch, a `pl.CostEstimate`, tells XLA's scheduler what the caller asks for: `flops`,
+# `transcendentals`, `bytes_accessed`. The receipt names the padding:
 
 # %% active="ipynb"
 # M, K, N, E = 512, 7168, 2048, 256  # DeepSeek-V3's first product; 64 sequences decode, 8 experts for each

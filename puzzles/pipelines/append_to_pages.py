@@ -192,8 +192,8 @@ def audit(launch: Launch, *, args) -> None:
     needed = fetched * pages.nbytes // pages.shape[0] + sum(one.nbytes for one in args[1:])
     assert launch.hbm_bytes_read <= needed, (
         f"{launch.hbm_bytes_read:,} bytes are read, where the pages of these sequences and the "
-        f"other arguments have {needed:,}: fetch each page once, and let the new rows come in their "
-        "block only"
+        f"other arguments have {needed:,}: fetch each page once, and let the new rows come in "
+        "their block only"
     )
     written = new.nbytes + new.nbytes // new.shape[1]
     assert launch.hbm_bytes_written <= written, (
@@ -254,11 +254,11 @@ PUZZLE = Puzzle(
         "Go through one round. Which slot does the next page go to, and what may still be leaving "
         "it? After which line does a slot hold all rows of its page?",
         "`slots.at[slot, row]` is one row, in VMEM; `pages_ref.at[number, row]` is its place. A "
-        "wait needs a description with the same semaphore and size. `input_output_aliases` maps the "
-        "number of an operand to that of an output.",
-        "A round: if a next page exists, wait for the rows that leave the other slot and start that "
-        "page's copy; wait for this page; store its new rows, and send them. At the end, wait for "
-        "the rows of the last two pages: each has its own slot.",
+        "wait needs a description with the same semaphore and size. `input_output_aliases` maps "
+        "the number of an operand to that of an output.",
+        "A round: if a next page exists, wait for the rows that leave the other slot and start "
+        "that page's copy; wait for this page; store its new rows, and send them. At the end, wait "
+        "for the rows of the last two pages: each has its own slot.",
     ],
     explain="""New rows go from VMEM to their pages, and nothing reads them back. In the reference
     the only waits for them are before a copy into their slot, and at the end of a step.""",

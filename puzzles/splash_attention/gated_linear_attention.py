@@ -177,14 +177,16 @@ PUZZLE = Puzzle(
     outside=("cumsum",),
     tolerance=2e-4,  # the spec is in float64
     hints=[
-        "Go through the four arrows of the drawing. Each is a power of the sum at its end minus the sum "
-        "at its start. No such difference is above 0, because an arrow points forward in time.",
-        "The index `[:, -1:]` takes the last number of a row as (1, 1). Above the diagonal the column minus "
-        "the row is positive, so its power may be infinite: `jnp.where` drops it, and a multiplication by "
-        "0 makes NaN of it.",
-        "Multiply the scores by the powers of the column minus the row, then mask them. Multiply q by the "
-        "powers of the column, for its product with the state. Multiply k by the powers of the last sum minus "
-        "the column, for the new state. Multiply the old state by the power of the last sum.",
+        "Go through the four arrows of the drawing. Each is a power of the sum at its end minus "
+        "the sum at its start. No such difference is above 0, because an arrow points forward in "
+        "time.",
+        "The index `[:, -1:]` takes the last number of a row as (1, 1). Above the diagonal the "
+        "column minus the row is positive, so its power may be infinite: `jnp.where` drops it, and "
+        "a multiplication by 0 makes NaN of it.",
+        "Multiply the scores by the powers of the column minus the row, then mask them. Multiply q "
+        "by the powers of the column, for its product with the state. Multiply k by the powers of "
+        "the last sum minus the column, for the new state. Multiply the old state by the power of "
+        "the last sum.",
     ],
     explain="""Running sums of logarithms turn a product of decays between any two tokens into one
     difference. Only differences along the direction of time are raised to a power, so no power is above

@@ -160,15 +160,15 @@ PUZZLE = Puzzle(
     par=work_of_a_token,
     tolerance=2e-4,  # the spec is in float64
     hints=[
-        "A query has met all tokens of earlier chunks in the state, and those of its own chunk in a block "
-        "of scores. So it must read the state before its own chunk is added. A new head begins "
-        "with an empty state.",
-        "`jax.lax.dot_general` contracts the axes that you name: the last axes give q @ k.T, the first "
-        "axes give k.T @ v. `jax.lax.broadcasted_iota` counts rows and columns for the mask. Here a "
-        "masked score is 0, because there is no exponential.",
-        "Zero the state at the first chunk of each head. Compute the scores of the chunk, and keep those "
-        "at or below the diagonal. The output is the scores times v, plus q times the state. Then add "
-        "k.T @ v to the state.",
+        "A query has met all tokens of earlier chunks in the state, and those of its own chunk in "
+        "a block of scores. So it must read the state before its own chunk is added. A new head "
+        "begins with an empty state.",
+        "`jax.lax.dot_general` contracts the axes that you name: the last axes give q @ k.T, the "
+        "first axes give k.T @ v. `jax.lax.broadcasted_iota` counts rows and columns for the mask. "
+        "Here a masked score is 0, because there is no exponential.",
+        "Zero the state at the first chunk of each head. Compute the scores of the chunk, and keep "
+        "those at or below the diagonal. The output is the scores times v, plus q times the state. "
+        "Then add k.T @ v to the state.",
     ],
     explain="""A sum over all earlier tokens splits into those of earlier chunks, which the state has
     added up already, and those of the chunk itself. The steps along the chunks run in order

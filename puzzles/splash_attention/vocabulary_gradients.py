@@ -237,12 +237,15 @@ PUZZLE = Puzzle(
     par=products,
     tolerance={"float32": 2e-4, "bfloat16": 3e-2},
     hints=[
-        "`slopes` follows the formula from left to right: the logits of the block, a weight by one exponential of a difference, 1 less for "
-        "the label's word, times g. In which launch is j the outer axis?",
-        "The comparison of `vocabulary_loss` says where the label is. `jax.lax.dot_general` contracts the last axes of ds and w for dx, "
-        "and the first axes of x and ds for dw. `.astype` before the dot that takes ds.",
-        "Four lines in `slopes`: a dot, an exponential, the words' numbers, and a `where` times g. In each kernel two lines: ds, of the "
-        "other operand's dtype; and a dot with an f32 result, added to `acc_ref`.",
+        "`slopes` follows the formula from left to right: the logits of the block, a weight by one "
+        "exponential of a difference, 1 less for the label's word, times g. In which launch is j "
+        "the outer axis?",
+        "The comparison of `vocabulary_loss` says where the label is. `jax.lax.dot_general` "
+        "contracts the last axes of ds and w for dx, and the first axes of x and ds for dw. "
+        "`.astype` before the dot that takes ds.",
+        "Four lines in `slopes`: a dot, an exponential, the words' numbers, and a `where` times g. "
+        "In each kernel two lines: ds, of the other operand's dtype; and a dot with an f32 result, "
+        "added to `acc_ref`.",
     ],
     explain="""lse turns every block's logits into finished weights, so the blocks may come in any
     order: by rows for dx, by columns for dw. The label takes 1 from one weight, and the

@@ -195,12 +195,15 @@ PUZZLE = Puzzle(
     par=par,
     tolerance=2e-4,
     hints=[
-        "Number the words of the block as in the whole vocabulary. In the block that has a token's label, one number in its row "
-        "is equal to it; in all other blocks, none is. What do you add if none is equal?",
-        "Block j begins with word j · bv. `jax.lax.broadcasted_iota` counts columns; compared with `labels_ref[...]`, (bt, 1), it "
-        "gives (bt, bv) answers. `jnp.where` keeps one logit or none of a row, and a sum makes a column of it.",
-        "Four lines: one dot with an f32 result, named s; the words' numbers; a `where` with 0 for other words; its row sums, "
-        "added to `picked_ref`. At the end, lse is the maximum plus a logarithm, and the loss is lse minus the label's logit.",
+        "Number the words of the block as in the whole vocabulary. In the block that has a token's "
+        "label, one number in its row is equal to it; in all other blocks, none is. What do you "
+        "add if none is equal?",
+        "Block j begins with word j · bv. `jax.lax.broadcasted_iota` counts columns; compared with "
+        "`labels_ref[...]`, (bt, 1), it gives (bt, bv) answers. `jnp.where` keeps one logit or "
+        "none of a row, and a sum makes a column of it.",
+        "Four lines: one dot with an f32 result, named s; the words' numbers; a `where` with 0 for "
+        "other words; its row sums, added to `picked_ref`. At the end, lse is the maximum plus a "
+        "logarithm, and the loss is lse minus the label's logit.",
     ],
     explain="""A block of logits lives in VMEM for one grid step, and leaves two statistics and at
     most one logit per token. The zero of all other words makes the sum of a row an exact copy of the

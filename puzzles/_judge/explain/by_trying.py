@@ -55,8 +55,8 @@ def mistake_on_record(run: Run) -> str | None:
         if program is not None and program == _program_of(case, m) and _right_before(case, m)
     )
     compared = [] if cause is not None and only_nan else mistakes
-    if only_nan and compared:
-        kinds = garbage_kinds(run.own if puzzle.kernel else ())
+    # `emit_pipeline` in a kernel hides how its blocks are read: then there are no kinds.
+    if only_nan and compared and (kinds := garbage_kinds(run.own if puzzle.kernel else ())):
         compared = [m for m in mistakes if _garbage_kinds_of(case, m) == kinds]
     same_numbers = (m for m in compared if run.answer.affords(case) and _same_values(run, m))
     # Programs of all mistakes before the numbers of any: several mistakes may give equal numbers.
