@@ -63,8 +63,8 @@ def batched_matmul(lhs: Float[Array, "B M K"], rhs: Float[Array, "B K N"]) -> Fl
 # each mapped operand. It also works for large matrices, which need i, j and k. Here is the receipt
 # of the reference `tiled_matmul` under `vmap`: the batch axis comes first, then its three axes.
 #
-# The (8, 128) rule looks at the last two axes of the *array*, where a squeezed axis counts as 1. So
-# squeeze leading axes, as here, and the rule is unaffected.
+# The (8, 128) rule is about the last two axes of the *array*. A block has length 1 along a squeezed
+# axis, which would break the rule there. Squeeze leading axes, as here: they are free.
 
 # %% active="ipynb"
 # receipt(

@@ -10,7 +10,7 @@ from puzzles import find, trace
 # %% [markdown]
 # ## choose_blocks: spend VMEM to save traffic
 #
-# For one block of a product, strips of `a` and `b` pass through VMEM. So `a` is read `N / bn`
+# A strip of `a` serves `N / bn` blocks of the product, one after another. So `a` is read `N / bn`
 # times, and `b` is read `M / bm` times. In bf16, the FLOPs per byte come to
 #
 # $$\frac{2MKN}{2\,(MK \cdot N/b_n \;+\; KN \cdot M/b_m \;+\; MN)}
@@ -85,8 +85,8 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 # <details>
 # <summary>More: all of K in one block</summary>
 #
-# Then `a`'s index stops changing while j runs, so `a` is read once. A strip that fits into VMEM is
-# another good answer. If VMEM is too little, ask for more with
+# With `bk = K`, `a`'s index does not change while j runs, so `a` is read once. This is another good
+# answer, if such blocks fit into VMEM. If VMEM is too little, ask for more with
 # `pltpu.CompilerParams(vmem_limit_bytes=...)`.
 #
 # </details>

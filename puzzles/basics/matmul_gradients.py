@@ -26,7 +26,7 @@ from puzzles import INTERPRET
 # bn) of `g`. What changes is the axis that is summed over. It comes last in the grid, and the dot
 # contracts it, wherever it is in the two blocks.
 #
-# The kernel takes `contract`: the axis to sum over in its first block, and in its second. For each
+# The kernel's `contract` is a pair: the axis to sum over in its first block, and in its second. For each
 # call, write `contract`, the grid and the input specs. You may check after the first.
 
 

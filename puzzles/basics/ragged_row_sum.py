@@ -25,8 +25,8 @@ from puzzles import INTERPRET
 #
 # ![The third block of a row hangs over the right edge of x; what lies beyond the array is marked.](diagrams/basics/ragged_row_sum.svg)
 #
-# `jax.lax.broadcasted_iota(jnp.int32, shape, 1)` gives a block of column numbers 0, 1, 2, ... `N`,
-# the array's width, is a Python int, bound by `functools.partial`. The rest is `row_sum`. Do the
+# `jax.lax.broadcasted_iota(jnp.int32, shape, 1)` gives a block of column numbers, from 0. `N`, the
+# array's width, is a Python int, bound by `functools.partial`. The rest is `row_sum`. Do the
 # ragged rows need a mask?
 
 

@@ -12,8 +12,8 @@ from puzzles import INTERPRET, find
 # ## block_scaled_grouped_matmul: no longer once, at the last k
 #
 # The largest weight of a column sets the scale for all of it, so one outlier costs all the others their
-# precision. DeepSeek-V3 (2024) confines the damage: a scale holds for **128 weights along K** only. How far
-# does a scale come out of the sum now?
+# precision. As in DeepSeek-V3 (2024), confine the damage: a scale holds for **128 weights along K** only. Out
+# of which part of the sum can it be taken now?
 #
 # $$\sum_k x_{mk}\, q_{kn}\, s_{bn}, \qquad b = \lfloor k / 128 \rfloor$$
 #
@@ -188,7 +188,8 @@ def block_scaled_grouped_matmul(
 # results = jax.jit(layer)(x, logits, *w_in, w_down, integers, scales)
 # meant = [moe_layer_spec(x, logits, *w_in, down, top_k) for down in (w_down, integers * scales)]
 # for kind, got, want in zip(("f32", "int8"), results, meant):
-#     assert np.abs(got - want).max() < 1e-5 * np.abs(want).max()
+#     limit = 1e-5 if INTERPRET else 1e-2  # a TPU rounds the factors of f32 products to bf16
+#     assert np.abs(got - want).max() < limit * np.abs(want).max()
 #     off = float(jnp.sqrt(jnp.mean((got - meant[0]) ** 2) / jnp.mean(meant[0] ** 2)))
 #     print(f"{len(chips)} devices, {kind:4} down: {off:.0e} off the dense mixture in f32")
 # print(*(f"{name}: {one}" for name, one in zip(names, whose)), sep=", ")
@@ -205,7 +206,7 @@ def block_scaled_grouped_matmul(
 #
 #
 # def milliseconds(fn, *shapes, repeats=10):
-#     """Return the time of a run on the device. Operands are ones: time depends only on shapes and sizes."""
+#     """Return the host's time for a run. Operands are ones: it depends on shapes and sizes, hardly on data."""
 #     import time
 #
 #     *data, sizes = shapes
@@ -223,7 +224,7 @@ def block_scaled_grouped_matmul(
 # if find_spec("jax.experimental.pallas.ops.tpu.megablox"):
 #     from jax.experimental.pallas.ops.tpu.megablox import gmm
 #
-#     options = dict(preferred_element_type=jnp.bfloat16, tiling=(512, 1024, 1024))
+#     options = dict(preferred_element_type=jnp.bfloat16, tiling=lambda m, *_: (512 if m > 4096 else 128, 1024, 1024))
 #     rivals["Megablox"] = functools.partial(gmm, **options, interpret=INTERPRET)
 #
 # K, N = 2048, 4096

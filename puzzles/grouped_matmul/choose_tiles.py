@@ -13,8 +13,8 @@ from puzzles import INTERPRET, find, trace
 # %% [markdown]
 # ## choose_tiles: bytes, products and steps
 #
-# In training an expert gets hundreds or thousands of rows; in decoding, a handful. What do tiles cost on a v5e? The
-# largest of three times, for `E` groups of `M // E` rows, `V` visits, `C = N // bn` columns of blocks:
+# In training an expert gets hundreds or thousands of rows; in decoding, a handful. What do tiles cost on a v5e? Leave
+# out the additions to the sum, and take the largest of three times, for `E` groups of `M // E` rows, `V` visits, `C = N // bn` columns of blocks:
 #
 # ```text
 # bytes       2 for each number moved, 820e9 per second
@@ -128,14 +128,15 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
 # %% [markdown]
 # Below are 8 or 64 experts, with many rows or few. With many rows, products can be the largest cost: the first layer's
 # tiles move 284 MiB, so 317 FLOPs for each byte, while a v5e can do 240. With few rows, bytes cost most, and most
-# bytes are weights; and a `bm` far above a group's rows would make products even more expensive. None of the tiles that
+# bytes are weights. With a `bm` far above a group's rows, products would cost more than that. None of the tiles that
 # [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/data/autotuning) has tuned for its
 # Megablox on TPUs (2026) has fewer than 128 rows.
 #
-# A router's groups are not equal like these, so tile edges cut more of them. In the last two lines, the
-# tiles that are best for equal groups cost 1.5 times as much as the others if a router makes the groups.
+# A router's groups are not equal like these: tile edges cut more of them, and some experts get no rows, so that whole K
+# never fetches their weights. In the last two lines, the tiles that are best for equal groups cost 1.5 times as much as
+# (128, 7168, 512) if a router makes the groups.
 #
-# The others take 18 MiB of VMEM. A kernel gets 16 MiB of a v5e's 128 unless its launch asks for more, as the folded cell does:
+# Those tiles take 18 MiB of VMEM. A kernel gets 16 MiB of a v5e's 128 unless its launch asks for more, as the folded cell does:
 # `pltpu.CompilerParams(vmem_limit_bytes=vmem_bytes)`. Production kernels ask; tokamax's `gmm_v2` (2026) is one.
 
 # %% active="ipynb"

@@ -81,7 +81,7 @@ def tiles(M, K, N, dtype, weights=1, E=1):
         visits = pl.cdiv(M, bm) + experts - 1  # at most
         rows, often = (M, experts) if bk == K else (visits * bm, visits)
         moved = columns * rows * K + weights * often * K * N + M * N
-        # few rows hide less of the loading of weights: as if a visit had 64 rows more, by libtpu's estimate
+        # by libtpu's estimate, to load the weights takes a visit as long as 64 rows more
         products = weights * visits * (bm + 64) * K * columns * bn
         steps = columns * visits * (K // bk)
         seconds = size * moved / 820e9, 2 * products / 197e12, steps * 0.4e-6
@@ -188,10 +188,9 @@ def grouped_matmul(
 # eighth of the reuse. **K cut**: every visit walks through all blocks of K, from the first, so no block
 # stays, and a fetch serves one tile of 512 rows, however many rows the expert has.
 #
-# So with few experts whole K pays off. With many, a weight is reused only for the few rows of its expert, and a tile that
-# experts share is computed once for each. There `tiles` takes 128 rows, and all of K. When a model decodes one token
-# at a time, an expert may have 8 rows: 8 FLOPs for each byte of bf16 weights, while a v5e can do 240. The rest of each tile
-# is padding. `cost_estimate` in the launch, a `pl.CostEstimate`, tells XLA's scheduler what the caller asks for: `flops`,
+# So whole K pays if most bytes are weights, as with few rows for each expert. With many rows, a cut K leaves room for wide
+# blocks, and the rows themselves are read fewer times. `tiles` weighs both. When a model decodes one token at a time, an
+# expert may have 8 rows: 8 FLOPs for each byte of bf16 weights, while a v5e can do 240. The rest of each tile is padding. `cost_estimate` in the launch, a `pl.CostEstimate`, tells XLA's scheduler what the caller asks for: `flops`,
 # `transcendentals`, `bytes_accessed`. The receipt names the padding:
 
 # %% active="ipynb"

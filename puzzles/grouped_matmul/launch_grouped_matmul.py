@@ -23,7 +23,7 @@ from puzzles import INTERPRET, find
 # keywords     K, and step_axis: the grid axis that counts the visits
 # ```
 #
-# The groups reach into the last tile here: every output block is written, and no zeros are passed.
+# Here the groups reach into the last tile, so every output block is written, and no zeros are needed.
 #
 # **K and N need not be multiples of their blocks.** Beyond the edge of K there is garbage, so this kernel masks
 # both operands there, and needs `K` for that. You make sure that the grid reaches the partial blocks:

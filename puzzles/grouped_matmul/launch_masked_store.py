@@ -11,7 +11,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## launch_masked_store: a call with scalar prefetch, by hand
 #
-# Twice you have filled in parts of a `PrefetchScalarGridSpec`. Now you write the whole call. The columns
+# You have filled in parts of a `PrefetchScalarGridSpec`. Now you write the whole call. The columns
 # are also cut, `bn` = 128 at a time, so the grid has three axes. The folded kernel fixes their
 # order: it reads its tile and its group from axes 1 and 2.
 #

@@ -152,7 +152,7 @@ def moe_layer(
 # either.
 #
 # In the last line, the difference between the first two numbers is the cost of tiles that groups
-# share: here a visit computes the whole tile. Smaller tiles share less, but reuse less of each
+# share: here a visit computes the whole tile. Smaller tiles share less, but if K is cut they reuse less of each
 # fetch.
 #
 # **And without groups?** With a fixed *capacity* each expert gets room for equally many slots, say 1.25
@@ -187,8 +187,8 @@ def moe_layer(
 #   TPUs. The default continues Megablox, with **quantised** weights and activations, and with tables of
 #   tuned tile sizes. The other, `gmm_v2`, makes its list inside the kernel and gives each group its own
 #   tiles, which begin where the group does. So hardly any row is computed for two groups, and at a group's
-#   end only a part of the tile is computed. To run it, pass `implementation="mosaic_tpu_v2"`, and install
-#   from the repository: release 0.0.12 does not have it.
+#   end only a part of the tile is computed. To run it, pass `implementation="mosaic_tpu_v2"`, from release
+#   0.0.13 on.
 # * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html) has
 #   the same arguments, as an operation of XLA. The reference kernels are tested against it. Try it
 #   first; a cell at the end of this notebook times both on a TPU.

@@ -30,7 +30,7 @@ from puzzles import INTERPRET, find
 # In the kernel, in VMEM, a block of integers becomes bf16. Nothing is lost: bf16 holds integers up to
 # 256 exactly.
 #
-# `scales` is (E, 1, N), not (E, N): a block of one row must span the *whole* axis of rows. Write its
+# `scales` is (E, 1, N), not (E, N): a block of one row is legal only if the axis has one row. Write its
 # `BlockSpec`, the sum, and the value to store.
 
 
@@ -49,7 +49,7 @@ def quantized_grouped_matmul_spec(
 
 
 # %%
-# given there: a block of int8 and its bf16 copy fit if two blocks of bf16 do
+# `tiles` fits here, too: a block of int8 and its bf16 copy take no more than two blocks of bf16
 from puzzles.grouped_matmul._sizes import check_sizes
 from puzzles.grouped_matmul.grouped_matmul import tiles
 
@@ -131,7 +131,8 @@ def quantized_grouped_matmul(
 
 # %% [markdown]
 # 512 requests decode one token each, with 64 experts and 1024 × 4096 weights of 4, 2 and 1 bytes. The table shows the bytes that
-# the reference's launch moves, and the least time that a v5e takes to move them.
+# the reference's launch moves, and the least time that a v5e takes to move them. (In f32, these blocks would need more VMEM
+# than a kernel gets unasked.)
 
 # %% active="ipynb"
 # M, K, N, E, S = 512, 1024, 4096, 64, jax.ShapeDtypeStruct

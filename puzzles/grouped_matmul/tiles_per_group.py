@@ -9,7 +9,7 @@ from puzzles import find
 # %% [markdown]
 # ## tiles_per_group: which tiles a group touches
 #
-# A matmul kernel cuts its rows into tiles of `bm`, wherever groups begin. Here is
+# A matmul kernel cuts its rows into tiles of `bm`, regardless of where groups begin. Here is
 # the example again, with `bm` = 128:
 #
 # ```text
