@@ -52,7 +52,7 @@ LIMITS = {
     "says": {"headless": 2.0, "one": 1.2, "where": 2.0},
     "notebooks": {"headless": 2.0, "one": 0.8, "where": 2.0},
 }
-NAMED_BADLY = 1.2  # per cent of the names that the engine binds
+NAMED_BADLY = 1.0  # per cent of the names that the engine binds
 
 
 def engine() -> list[Path]:

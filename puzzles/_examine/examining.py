@@ -109,12 +109,12 @@ def _examined(fn: Any, args: tuple, chips: tuple, seed: int, timeout: float) -> 
     work.costs()
     work.looked.append(f"traced for one {chips[0]}: JAX reports this TPU to the function")
     work.not_looked.append(_NUMBERS)
-    said = (work.looked, work.not_looked, work.unseen)
-    looked, not_looked, unseen = (tuple(dict.fromkeys(each)) for each in said)
+    lists = (work.looked, work.not_looked, work.unseen)
+    looked, not_looked, unseen = (tuple(dict.fromkeys(each)) for each in lists)
     made = Examination(name, work.findings, launches, looked, not_looked, chips, unseen=unseen)
     bodies = [call.params["jaxpr"] for call in kernel_calls(traced.jaxpr.jaxpr)]
-    within = (line_of(each.source_info) for body in bodies for each in equations(body))
-    return without_ignored(made, within)
+    lines = (line_of(each.source_info) for body in bodies for each in equations(body))
+    return without_ignored(made, lines)
 
 
 def _traced(fn: Callable, args: tuple) -> Traced:
@@ -127,17 +127,17 @@ def _traced(fn: Callable, args: tuple) -> Traced:
         raise
 
 
-def without_loss(launch: Launch, one: Finding) -> Finding:
+def without_loss(launch: Launch, finding: Finding) -> Finding:
     """Return a warning in place of an error, if a revisited block is written whole each time."""
-    if not again_whole(launch, one):
-        return one
-    says = sentence("written_whole", says=one.says.partition(" On a TPU")[0])
-    return replace(one, severity=WARNING, says=says)
+    if not again_whole(launch, finding):
+        return finding
+    says = sentence("written_whole", says=finding.says.partition(" On a TPU")[0])
+    return replace(finding, severity=WARNING, says=says)
 
 
 def name_of(fn: Any) -> str:
     """The name of a callable: its function's name, or its class."""
-    names = (getattr(one, "__name__", None) for one in (fn, unwrap(fn)))
+    names = (getattr(function, "__name__", None) for function in (fn, unwrap(fn)))
     return next(filter(None, names), type(unwrap(fn)).__name__)
 
 
@@ -149,7 +149,7 @@ class _Examination:
     ) -> None:
         self.traced, self.launches, self.chips = traced, launches, chips
         calls = zip(kernel_calls(traced.jaxpr.jaxpr), launches, strict=True)
-        self.each = [program_of(call, one) for call, one in calls]
+        self.each = [program_of(call, jaxpr) for call, jaxpr in calls]
         self.speaking = any(map(speaks, self.each))  # to other devices
         # Findings by launch, kind and operand.
         self.told: dict[tuple[int | None, str, str | None], Finding] = {}
@@ -164,26 +164,28 @@ class _Examination:
     def findings(self) -> tuple[Finding, ...]:
         """All findings, the worst first; equal findings of several launches only once."""
         each = dict.fromkeys(self.told.values())
-        return tuple(sorted(each, key=lambda one: SEVERITIES.index(one.severity)))
+        return tuple(sorted(each, key=lambda finding: SEVERITIES.index(finding.severity)))
 
-    def add(self, found: Iterable[Finding], launch: int | None = None) -> None:
+    def add(self, findings: Iterable[Finding], launch: int | None = None) -> None:
         """Keep the new findings of a launch: the first finder of a fault reports it."""
-        for one in map(self.where_cores_share, found):
-            self.told.setdefault((launch, one.kind, one.operand), one)
+        for finding in map(self.where_cores_share, findings):
+            self.told.setdefault((launch, finding.kind, finding.operand), finding)
 
-    def where_cores_share(self, one: Finding) -> Finding:
+    def where_cores_share(self, finding: Finding) -> Finding:
         """Limit a finding about two cores to the chips whose cores share a grid."""
-        if one.kind not in ("parallel", "race") or one.severity != ERROR or one.operand is None:
-            return one
+        shared = finding.kind in ("parallel", "race") and finding.operand is not None
+        if not shared or finding.severity != ERROR:
+            return finding
         if chips := tuple(chip for chip in self.chips if CHIPS[chip].megacore):
-            return replace(one, chips=chips)
+            return replace(finding, chips=chips)
         named = " and ".join(name for name, chip in CHIPS.items() if chip.megacore)
-        return replace(one, severity=WARNING, says=sentence("two_cores", says=one.says, on=named))
+        says = sentence("two_cores", says=finding.says, on=named)
+        return replace(finding, severity=WARNING, says=says)
 
     def maps(self) -> None:
         """Add the findings about the blocks of every step."""
         for n, launch in enumerate(self.launches):
-            self.add((without_loss(launch, one) for one in faults(launch)), n)
+            self.add((without_loss(launch, finding) for finding in faults(launch)), n)
             self.add(revisited_inside(launch), n)
         steps = sum(launch.steps for launch in self.launches)
         which = "the only step" if steps == 1 else f"all {steps:,} steps"
@@ -194,9 +196,9 @@ class _Examination:
         whole = list(lowered(self.traced))
         for n, (program, launch) in enumerate(zip(self.each, self.launches, strict=True)):
             # A kernel that communicates with other devices lowers only inside its `shard_map`.
-            for one in lowered(program) if whole and not speaks(program) else ():
+            for f in lowered(program) if whole and not speaks(program) else ():
                 self.refused.add(n)
-                self.add([replace(one, launch=launch.name, line=one.line or launch.line)], n)
+                self.add([replace(f, launch=launch.name, line=f.line or launch.line)], n)
         if not whole:  # the compiler's own word on blocks
             for about, f in self.told.items():
                 if f.kind == "misaligned":
@@ -213,26 +215,26 @@ class _Examination:
         alone = not on_mesh(self.traced) and not runs_in_python(self.traced.jaxpr.jaxpr)
         for n, program in enumerate(self.each if alone else [self.traced]):
             launches = self.launches[n : n + 1] if alone else self.launches
-            made = sanitize(program, launches, seed)
-            for one in [one for one in made.findings if not self.explained(one, n)]:
-                named = (m for m, it in enumerate(self.launches) if it.name == one.launch)
-                self.add([one], n if alone else next(named, None))
-            if made.steps:
-                self.looked.append(f"uninitialised, hazard: in NumPy, {made.steps}")
-            if made.why_not:
-                self.not_looked.append(f"uninitialised, hazard: {made.why_not}")
-            if not made.steps and not made.findings:
+            result = sanitize(program, launches, seed)
+            for finding in [f for f in result.findings if not self.explained(f, n)]:
+                named = (m for m, it in enumerate(self.launches) if it.name == finding.launch)
+                self.add([finding], n if alone else next(named, None))
+            if result.steps:
+                self.looked.append(f"uninitialised, hazard: in NumPy, {result.steps}")
+            if result.why_not:
+                self.not_looked.append(f"uninitialised, hazard: {result.why_not}")
+            if not result.steps and not result.findings:
                 self.unseen.append("memory")
 
-    def explained(self, one: Finding, n: int) -> bool:
+    def explained(self, finding: Finding, n: int) -> bool:
         """Whether blocks already explain a finding, or Mosaic refuses its line."""
         refusal = self.told.get((n, "lowering", None))
-        if refusal and (one.kind, one.line) == ("lowering", refusal.line):
-            self.told[n, "lowering", None] = replace(refusal, operand=one.operand)
+        if refusal and (finding.kind, finding.line) == ("lowering", refusal.line):
+            self.told[n, "lowering", None] = replace(refusal, operand=finding.operand)
             return True
-        cause = {"uninitialised": "never-written", "parallel": "parallel"}.get(one.kind)
-        known = [f.operand for f in self.findings if f.kind == cause and f.operand]
-        return bool(known) and one.operand in (None, *known)
+        cause = {"uninitialised": "never-written", "parallel": "parallel"}.get(finding.kind)
+        operands = [f.operand for f in self.findings if f.kind == cause and f.operand]
+        return bool(operands) and finding.operand in (None, *operands)
 
     def memories(self) -> None:
         """VMEM and SMEM, by chip."""
@@ -245,33 +247,33 @@ class _Examination:
         if not has_libtpu():
             self.not_looked.append(f"compile: libtpu is not installed: {INSTALL_LIBTPU}")
             return
-        here = [n for n, one in enumerate(self.each) if n not in self.refused]
+        here = [n for n, program in enumerate(self.each) if n not in self.refused]
         programs = [self.traced] if self.speaking else [self.each[n] for n in here]
         if not here:
             return
         try:
             with Compiler(timeout) as compiler:
-                found = list(compiled(programs, compiler, self.chips))
+                answers = list(compiled(programs, compiler, self.chips))
         except CompilerMissingError as error:
             self.not_looked.append(f"compile: {error}")
             return
-        refused = {chip for _, one in found for chip in one.chips}
+        refused = {chip for _, answer in answers for chip in answer.chips}
         fine = [chip for chip in self.chips if chip not in refused]
         for about, estimate in list(self.told.items()):
             if about[0] in here:
                 del self.told[about]
                 self.add(known_to_fit(estimate, fine), about[0])
-        for number, one in found:
+        for number, answer in answers:
             launch = self.launches[here[number]]
-            if one.kind == "unanswered":
-                on = ", ".join(one.chips)
-                self.not_looked.append(f"compile: `{launch.name}` for {on}: {one.says}")
+            if answer.kind == "unanswered":
+                on = ", ".join(answer.chips)
+                self.not_looked.append(f"compile: `{launch.name}` for {on}: {answer.says}")
                 continue
             empty = (each.name for each in launch.operands if 0 in each.shape)
-            operand = next(empty, None) if "no elements" in one.says else None
-            one = replace(one, launch=launch.name, line=launch.line, operand=operand)
-            self.add([one], here[number])
-        silent = {chip for _, one in found for chip in one.chips if one.kind == "unanswered"}
+            operand = next(empty, None) if "no elements" in answer.says else None
+            answer = replace(answer, launch=launch.name, line=launch.line, operand=operand)
+            self.add([answer], here[number])
+        silent = {chip for _, a in answers for chip in a.chips if a.kind == "unanswered"}
         if answered := [chip for chip in self.chips if chip not in silent]:
             self.looked.append(f"compile: libtpu, for {', '.join(answered)}")
 
@@ -281,8 +283,8 @@ class _Examination:
             self.add(waste(launch), n)
             self.add(many_steps(launch, CHIPS[self.chips[0]]), n)
         if outside := equations_outside(self.traced):
-            names = ", ".join(dict.fromkeys(f"`{one.primitive.name}`" for one in outside[:4]))
-            line = next(filter(None, (line_of(one.source_info) for one in outside)), None)
+            names = ", ".join(dict.fromkeys(f"`{e.primitive.name}`" for e in outside[:4]))
+            line = next(filter(None, (line_of(equation.source_info) for equation in outside)), None)
             words = "one_runs_outside" if len(outside) == 1 else "several_run_outside"
             self.add([told("outside", words, NOTE, count=len(outside), names=names, line=line)])
         self.looked.append("idle, steps, refetch, outside: what costs time only")

@@ -27,59 +27,59 @@ FILE, TABLE = "pyproject.toml", "[tool.puzzles.examine]"
 _DEFAULTS = {"chips": ("v5e",), "seed": 0, "fail_on": ERROR, "compile_timeout": 120, "tolerance": 0}
 
 
-def command(given: argparse.Namespace) -> int:
+def command(options: argparse.Namespace) -> int:
     """Examine the typed target, or the targets in the settings; print; return the exit code.
 
     0: no finding of `--fail-on` or worse; 1: at least one; 2: a target could not be examined.
     """
     try:
-        targets = settle(given)
-        if (given.update_baseline or given.accept_costs) and not given.baseline:
+        targets = settle(options)
+        if (options.update_baseline or options.accept_costs) and not options.baseline:
             raise TargetError("the costs need a file: --baseline FILE")
-        before = costs.read(given.baseline) if given.baseline else {}
+        before = costs.read(options.baseline) if options.baseline else {}
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     kept, reports = dict(before), []
     gone = kept.keys() - {" ".join(target) for target in targets}
-    for name in sorted(gone) if not given.target else ():
-        print(f"{given.baseline} has costs of {name!r}, which is no target", file=sys.stderr)
-        if given.update_baseline:
+    for name in sorted(gone) if not options.target else ():
+        print(f"{options.baseline} has costs of {name!r}, which is no target", file=sys.stderr)
+        if options.update_baseline:
             del kept[name]
     for target in targets:
         begin = time.perf_counter()
-        report = _report(target, given, kept)
+        report = _report(target, options, kept)
         report.data["seconds"] = round(time.perf_counter() - begin, 1)
-        report.data["code"] = _code(report, given.fail_on, given.strict)
-        if not given.json:
+        report.data["code"] = _code(report, options.fail_on, options.strict)
+        if not options.json:
             took = f"{'seconds':<11} {report.data['seconds']}"
             print(report.text, took, sep="\n", end="\n\n" if targets[1:] else "\n", flush=True)
         reports.append(report)
     codes = {report.data["code"] for report in reports}
     code = next(code for code in (1, 2, 0) if code in codes)
-    if given.baseline and kept != before:
-        _write(given.baseline, kept)
-    if given.sarif:
-        _write(given.sarif, sarif(reports))
-    if given.json:
+    if options.baseline and kept != before:
+        _write(options.baseline, kept)
+    if options.sarif:
+        _write(options.sarif, sarif(reports))
+    if options.json:
         each = [report.data for report in reports]
-        document = each[0] if given.target else {"code": code, "examinations": each}
+        document = each[0] if options.target else {"code": code, "examinations": each}
         print(json.dumps(document, indent=2, ensure_ascii=False))
     return code
 
 
-def _report(target: list[str], given: argparse.Namespace, kept: dict[str, costs.Costs]) -> Reply:
+def _report(target: list[str], options: argparse.Namespace, kept: dict[str, costs.Costs]) -> Reply:
     """The report on one target; write its costs if the options or a new target ask for it."""
     name, (function, *arguments) = " ".join(target), target
-    before = None if given.accept_costs else kept.get(name)
-    file = str(given.baseline)
-    settings = {name: getattr(given, name) for name in ("chips", "seed", "compile_timeout")}
-    asked = Request(function, tuple(arguments), settings, before, file, given.tolerance)
-    report = run_request(asked, given.timeout)
-    if not given.baseline or not report.costs:
+    before = None if options.accept_costs else kept.get(name)
+    file = str(options.baseline)
+    settings = {name: getattr(options, name) for name in ("chips", "seed", "compile_timeout")}
+    asked = Request(function, tuple(arguments), settings, before, file, options.tolerance)
+    report = run_request(asked, options.timeout)
+    if not options.baseline or not report.costs:
         return report
     least = report.costs if before is None else costs.lowered(before, report.costs)
-    if before is not None and least != before and not given.update_baseline:
+    if before is not None and least != before and not options.update_baseline:
         print(f"{name} costs less than in {file}: lower it by --update-baseline", file=sys.stderr)
     elif least != before:
         kept[name] = least
@@ -126,22 +126,22 @@ def settle(given: argparse.Namespace) -> list[list[str]]:
 
     Typed options come before those in pyproject.toml of the working directory, then defaults.
     """
-    said = _said()
-    targets = said.pop("targets", [])
+    table = _said()
+    targets = table.pop("targets", [])
     file = argparse.ArgumentParser(f"{TABLE} of {FILE}", argparse.SUPPRESS, allow_abbrev=False)
     options(file)
     file.set_defaults(**_DEFAULTS)
     by_name = vars(given)
-    for name, value in vars(file.parse_args([*_typed(said)])).items():
+    for name, value in vars(file.parse_args([*_typed(table)])).items():
         if by_name[name] is None:
             by_name[name] = value
     if given.target:
         return [[given.target, *given.arguments]]
-    if not isinstance(targets, list) or not all(isinstance(one, str) for one in targets):
+    if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
         raise TargetError(f"`targets` in {TABLE} of {FILE}: a list of texts is asked for")
     if not targets:
         raise TargetError(sentence("no_targets", table=TABLE, file=FILE))
-    return [shlex.split(one) for one in targets]
+    return [shlex.split(target) for target in targets]
 
 
 def _said() -> dict[str, Any]:
@@ -154,9 +154,9 @@ def _said() -> dict[str, Any]:
     return data.get("tool", {}).get("puzzles", {}).get("examine", {})
 
 
-def _typed(said: Mapping[str, Any]) -> Iterator[str]:
+def _typed(table: Mapping[str, Any]) -> Iterator[str]:
     """The file's options as they would be typed."""
-    for key, value in said.items():
+    for key, value in table.items():
         if isinstance(value, bool):
             yield f"--{key}" if value else f"--no-{key}"
         else:
