@@ -291,6 +291,9 @@ class _Mesh:
         place = np.unravel_index(device, tuple(self.axes.values()))
         index, places = 0, dict(zip(self.axes, place, strict=True))
         for name in named if isinstance(named, tuple) else (named,):
+            if name not in places:
+                names = ", ".join(map(repr, places))
+                raise UnsupportedError(f"`lax.axis_index({name!r})`, on a mesh with {names}")
             index = index * self.axes[name] + int(places[name])
         return np.int32(index)
 
@@ -617,7 +620,8 @@ class _Device(Machine):
         there = self.there(equation, device, "copies_to_no_such_device")
         old, same = (self.end(equation, *part) for part in (source, target))
         if equation.params.get("add") or old.shape != same.shape or old.dtype != same.dtype:
-            raise UnsupportedError("a copy between two forms")
+            forms = (f"{x.dtype}{list(x.shape)}" for x in (old, same))
+            raise UnsupportedError(f"a copy of {' into '.join(forms)}, `{line}`")
         peer = self.enters(equation, there, "copies")
         new = same if there == me else self.of(peer, *target)
         copy = _Copy(self.view(old, *source), self.view(new, *target), me, there, line)
@@ -648,7 +652,7 @@ class _Device(Machine):
     def _dma_wait(self, equation: JaxprEqn, values: _Values) -> _Values:
         _, target, (ref, transforms) = copy_parts(equation.params["tree"], values)
         array = self.part(equation, ref, transforms, "no_such_semaphore")
-        size = signals_of(equation, taken(*target).nbytes)
+        size = signals_of(equation, self.end(equation, *target).nbytes)
         return self.takes(equation, array, ref, transforms, size, "bytes")
 
     def takes(

@@ -22,7 +22,7 @@ pipelines_on_cpu()
 #
 # * from `bidirectional_all_gather`: halves travel in both directions into `all_ref`, a buffer in HBM
 #   with a place for each half, so there are no slots and no credits;
-# * from `pipelined_matmul`: `emit_pipeline` copies blocks to VMEM and multiplies them;
+# * from `pipelined_matmul`, in pipelines: `emit_pipeline` copies blocks to VMEM and multiplies;
 # * from `all_gather_matmul`: multiply what you have while the next part travels.
 #
 # In step `i` two halves leave, the first half of block `me - i` to the right and the second half of
@@ -73,8 +73,8 @@ def collective_matmul_kernel(
     )
 
     def owner(i, way):
-        # Whose half leaves in step i, to the right (way 0) or to the left (way 1)? In
-        # `multiply` both are traced.
+        # Whose half leaves in step i, to the right (way 0) or to the left (way 1)?
+        # In `multiply`, `i` and `way` are traced.
         ### BEGIN SOLUTION
         return lax.rem(me + jnp.where(way == 0, n - i, i), n)
         ### END SOLUTION
@@ -83,7 +83,7 @@ def collective_matmul_kernel(
         return all_ref.at[block, pl.ds(pl.multiple_of(way * half, half), half)]
 
     def multiply(turn):
-        # Multiplies both halves that leave in this step.
+        # Multiplies the two halves of this turn.
         def one(way, _):
             block = owner(turn, way)
             rows = pl.ds(pl.multiple_of((2 * block + way) * half, half), half)
@@ -154,7 +154,7 @@ def collective_matmul(
 # %% [markdown]
 # On v5e a product takes about as long as a copy, so overlapping them pays. `all_gather_matmul` needs
 # no second direction, but here its result alone would fill 64 MiB of VMEM. `collective_matmul` reads
-# all of `w` again for each half, and waits for these blocks. On v6e the matrix unit is almost five
+# all of `w` again for each half, and waits for its first block each time. On v6e the matrix unit is almost five
 # times as fast and the links are twice as fast, so the wire decides, and the second direction pays.
 #
 # Use XLA's collective when nothing can run meanwhile, or when it overlaps by itself: XLA splits a
@@ -166,7 +166,7 @@ def collective_matmul(
 #
 # * JAX's [tutorial on distributed kernels](https://docs.jax.dev/en/latest/pallas/tpu/distributed.html)
 #   nests `emit_pipeline` in a reduce-scatter.
-# * tokamax's ring attention (2026) sends shards by `lax.ppermute`, between launches of splash.
+# * tokamax's ring attention (2026) sends shards by `lax.ppermute`, outside its launches of splash.
 # * tpu-inference's fused mixture of experts (v2, 2026) sends result rows home from inside the grouped
 #   matmul.
 # * Between slices data go over the data centre's network, and XLA's collectives are the way.

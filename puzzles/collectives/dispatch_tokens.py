@@ -23,12 +23,12 @@ from puzzles.collectives import barrier
 # ```
 #
 # Where your rows land depends on what others send, so `places` was computed beforehand. How do you
-# wait for copies whose sizes others chose? You know the **sum** of the others' rows, and a semaphore
+# wait for copies whose sizes others chose? You know **how many** rows they send you in all, and a semaphore
 # counts bytes: describe a copy of that many rows, and wait for it.
 #
 # In `pl.ds(start, size)` the size may be data. Rows have the shape `(1, H)`, so the axis of rows is
 # not tiled, and any number of them can be copied. `o` begins as zeros, by `input_output_aliases`, and
-# rows that nobody sends stay zero.
+# rows that nobody fills stay zero.
 
 
 # %%

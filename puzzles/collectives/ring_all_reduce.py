@@ -17,8 +17,8 @@ from puzzles.collectives import barrier, neighbours
 # `i % 2` goes into the other slot of the right neighbour.
 #
 # Now a slot is written again, and there is a trap. You wait for your **left** neighbour's
-# data. Nothing you wait for comes from the **right** one. So while it has not begun, you can run `n - 2`
-# steps ahead and overwrite a slot that it still reads, or still sends.
+# data. After the barrier nothing comes from the **right** one. So if it is slow in step 0, you can run
+# `n - 2` steps ahead and overwrite a slot that it still sends.
 #
 # The remedy is a **credit**: a `REGULAR` semaphore, which counts signals, not bytes.
 #

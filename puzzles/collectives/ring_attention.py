@@ -14,12 +14,11 @@ from puzzles.collectives import barrier, neighbours
 # ## ring_attention: queries stay, keys travel
 #
 # A sequence too long for one chip is cut into shards: device `d` has rows `d T` to `(d + 1) T` of
-# `q`, `k` and `v`. Its queries need the keys of all earlier rows, which are on other devices.
+# `q`, `k` and `v`. Its queries need the keys of all earlier rows, most of them on other devices.
 #
-# So keys and values travel around the ring, as the rows of `x` did in `all_gather_matmul`. Each
-# device attends to what it has, and an online softmax merges the parts: a row maximum `m`, a row sum
-# `l` and an accumulator, as in flash attention
-# ([Liu et al. 2023](https://arxiv.org/abs/2310.01889)).
+# So keys and values travel around the ring ([Liu et al. 2023](https://arxiv.org/abs/2310.01889)), as
+# the rows of `x` did in `all_gather_matmul`. Each device attends to what it has, and an online softmax
+# merges the parts: a row maximum `m`, a row sum `l` and an accumulator, as in flash attention.
 #
 # Attention is causal. A shard from a **later** device is hidden: skip its product. Your own
 # shard needs the causal mask, and earlier shards need no mask.
@@ -135,9 +134,11 @@ from puzzles._simulator import Wire
 from puzzles.collectives._audits import hidden, sends
 
 
-def make_inputs(key, x, T, H):
+def make_inputs(key, x, T, H, factor=1):
+    """factor: of q and k, so that scores without their maximum overflow."""
     r = rng(key)
-    return tuple(array(r.normal(0.2, 1, (x, T, H)), jnp.float32) for _ in range(3))
+    q, k, v = (array(r.normal(0.2, 1, (x, T, H)), jnp.float32) for _ in range(3))
+    return factor * q, factor * k, v
 
 
 def audit(launch: Launch, *, args, wire: Wire) -> None:
@@ -165,7 +166,7 @@ PUZZLE = Puzzle(
     spec=ring_attention_spec,
     solution=ring_attention,
     inputs=make_inputs,
-    cases=[dict(T=32, H=128), dict(T=16, H=256, x=3), dict(T=16, H=128, x=8)],
+    cases=[dict(T=32, H=128), dict(T=16, H=256, x=3, factor=10), dict(T=16, H=128, x=8)],
     fresh=fresh,
     audit=audit,
     scale=scale,
