@@ -154,13 +154,14 @@ def test_a_training_step_at_mixtrals_shapes():
     assert len(launches) == 9
     _, experts = jax.lax.top_k(logits, top_k)
     sizes = jnp.bincount(experts.ravel(), length=E)
-    tiles = int(tile_metadata(sizes, M * top_k, 512)[2])
-    shared = tiles - M * top_k // 512  # visits to a tile beyond its first
-    slots = 9 * 2 * M * top_k * D * F
-    computed = sum(one.dot_flops for one in launches)
-    assert computed - slots == 9 * 2 * shared * 512 * D * F > 0
-    smaller = int(tile_metadata(sizes, M * top_k, 128)[2]) - M * top_k // 128
-    assert smaller * 128 < shared * 512
+    shared = {}  # rows of visits to a tile beyond its first, by the rows of a tile
+    for bm in (512, 256):
+        visits = int(tile_metadata(sizes, M * top_k, bm)[2])
+        shared[bm] = bm * visits - M * top_k
+    for launch in launches:
+        rows = M * top_k + shared[launch.inputs[0].sizes[0]]
+        assert launch.dot_flops == 2 * rows * D * F
+    assert 0 < shared[256] < shared[512]
 
 
 def megablox(lhs, rhs, sizes):

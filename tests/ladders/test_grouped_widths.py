@@ -15,7 +15,7 @@ import sample
 from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
 
 from puzzles import find, trace
-from puzzles._compile import CHIPS, Compiler
+from puzzles._compile import CHIPS, Compiler, price
 from puzzles._launch import trace_call
 from puzzles._program import by_jax
 from puzzles.grouped_matmul import grouped_matmul
@@ -167,7 +167,7 @@ LAYERS = {  # E, D, F: experts, and the two widths of a layer
 @pytest.mark.graduate
 @pytest.mark.parametrize("layer", sample.share(list(LAYERS), 3))
 def test_real_layers_cost_little_more_than_megablox_at_its_best(layer: str) -> None:
-    """A router's rows: bytes as at the best of three tilings, steps as at the usual one."""
+    """A router's rows: time, by the receipt's prices, as at the best of three tilings."""
     E, D, F = LAYERS[layer]
     for K, N in ((D, F), (F, D)):
         args = (
@@ -180,9 +180,12 @@ def test_real_layers_cost_little_more_than_megablox_at_its_best(layer: str) -> N
             trace(functools.partial(gmm, tiling=(bm, 1024, 1024), **options), *args)[0]
             for bm in (512, 256, 128)
         ]
-        least = min(one.hbm_bytes_read for one in theirs)
-        assert ours.hbm_bytes_read <= 1.1 * least, (K, N, ours.hbm_bytes_read / least)
-        assert ours.steps <= 1.1 * theirs[0].steps, (K, N, ours.steps, theirs[0].steps)
+        # `tiles` may move more bytes or take more steps, if they cost less than what they save
+        mine, best = (
+            price((ours,), CHIPS["v5e"]).seconds,
+            min(price((one,), CHIPS["v5e"]).seconds for one in theirs),
+        )
+        assert mine <= 1.05 * best, (K, N, mine / best)
 
 
 def real(name: str, M: int, K: int, N: int, E: int) -> list:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import functools
 import inspect
 import math
 import re
@@ -201,6 +202,7 @@ def misfits(case: Case, fn: Callable) -> list[str]:
     notes = inspect.get_annotations(unwrap(fn), eval_str=True)
     found: list[str] = []
 
+    @functools.wraps(fn)  # for the names of its settings
     def watched(*args: Any, **options: Any) -> Any:
         result = fn(*args, **options)
         given = inspect.signature(fn).bind(*args, **options).arguments
