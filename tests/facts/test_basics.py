@@ -127,7 +127,7 @@ def test_debug_print_takes_a_float_without_braces_and_one_array_with(capfd):
     (finding,) = lowered(traced(printing("x", lambda x_ref: x_ref[...]), x))
     assert "at its end one array" in finding.words
     refused = list(lowered(traced(printing("x {}", lambda x_ref: x_ref[0, 0]), x)))
-    before = jax.__version_info__ < (0, 12)
+    before = jax.__version_info__ < (0, 11)
     assert ["a float has no braces" in one.words for one in refused] == [True] * before
 
 
