@@ -96,18 +96,18 @@ def ladder_of(name: str) -> str:
 
 
 def on_main_road(names: Sequence[str]) -> list[str]:
-    """Those of a ladder's puzzles that `MAIN_ROAD` lists; the others are side roads."""
-    return [name for name in names if name in _main_road(ladder_of(name))]
+    """The puzzles among `names` that a ladder's `MAIN_ROAD` lists; the others are side roads."""
+    return [name for name in names if name in _main_roads()]
 
 
 def star(name: str) -> str:
     """The mark of a puzzle on the main road, after its heading; "" for all others."""
-    return " ★" if on_main_road([name]) else ""
+    return " ★" if name in _main_roads() else ""
 
 
 @cache
-def _main_road(ladder_name: str) -> frozenset[str]:
-    return frozenset(getattr(ladder_module(ladder_name), "MAIN_ROAD", ()))
+def _main_roads() -> frozenset[str]:
+    return frozenset().union(*(getattr(m, "MAIN_ROAD", ()) for m in _ladder_modules().values()))
 
 
 def _puzzle(ladder_package: ModuleType, name: str) -> Puzzle:

@@ -151,6 +151,7 @@ import numpy as np
 
 from puzzles import Puzzle, array, rng
 from puzzles.grouped_matmul import grouped_matmul
+from puzzles.grouped_matmul.fused_gate_up import fresh
 from puzzles.grouped_matmul.grouped_matmul import rows_of
 
 
@@ -170,15 +171,6 @@ def make_inputs(key, M, K, N, sizes=(), dtype="float32", E=0):
 def scale(M=70_000, K=8192, N=4096, E=160):
     lhs, rhs = jax.ShapeDtypeStruct((M, K), jnp.bfloat16), jax.ShapeDtypeStruct((E, K, N), jnp.int8)
     return lhs, rhs, jax.ShapeDtypeStruct((E, 1, N), jnp.float32), grouped_matmul.routed(E, M - 100)
-
-
-def fresh(r):
-    # mostly the shapes of the first case, whose programs are compiled by now: sizes are data. A group
-    # ends a row before, on, or behind a tile's edge
-    if r.integers(4) == 0:
-        return dict(M=192, K=256, N=256, sizes=(70, 0, 0, 59, 3))
-    behind, more = int(r.integers(-1, 2)), int(r.integers(2))
-    return dict(M=128, K=256, N=384, sizes=(10, 0, 54 + behind, 30 * more))
 
 
 PUZZLE = Puzzle(

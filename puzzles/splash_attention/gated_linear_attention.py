@@ -136,7 +136,8 @@ def gated_linear_attention(
 # </details>
 
 # %% tags=["author"]
-from puzzles import Launch, Puzzle, array, rng
+from puzzles import Puzzle, array, rng
+from puzzles.splash_attention.linear_attention import work_of_a_token
 
 
 def make_inputs(key, N, T, H, Hv):
@@ -158,12 +159,6 @@ def fresh(r):
         return dict(N=3, T=512, H=64, Hv=32)
     N, T, H, Hv = r.choice([(4, 640, 16, 128), (5, 256, 128, 8), (2, 384, 8, 256)])
     return dict(N=int(N), T=int(T), H=int(H), Hv=int(Hv))
-
-
-def work_of_a_token(launch: Launch) -> str:
-    """FLOPs of dots for each row of q."""
-    N, T, _ = launch.inputs[0].shape
-    return f"{launch.dot_flops / (N * T):,.0f} FLOPs of dots for each token of a head"
 
 
 PUZZLE = Puzzle(
