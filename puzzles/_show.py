@@ -21,7 +21,7 @@ from puzzles import _draw, _simulator
 from puzzles._check import described, display, find_for, our_bug, say
 from puzzles._compile import CHIPS, NoEstimateError, lowered
 from puzzles._compile import estimated_cycles as cycles_by_libtpu
-from puzzles._judge import Code, is_function, message_of, on_chips, wire_rows
+from puzzles._judge import Code, is_function, message_of, wire_receipt
 from puzzles._ladders import UnknownPuzzleError
 from puzzles._launch import (
     Launch,
@@ -111,8 +111,8 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
         launches, traced = _looked_at(fn, args, "receipt")
         refused = [finding.words for finding in lowered(traced)] if traced else []
         text = receipt_text(tuple(launches), chip, limits=True, refused=refused)
-        if traced and _simulator.on_mesh(traced):
-            text += f"\n{wire_rows(on_chips(traced, chip).wire, chip)}"
+        if wire := wire_receipt(traced, chip) if traced else "":
+            text += f"\n{wire}"
         display(text, receipt_html(text))
 
 

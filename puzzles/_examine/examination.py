@@ -27,6 +27,7 @@ class Examination:
     looked, not_looked: searches that were made, and those that were not, with the reason. unread:
     why the function could not be read; then all else is empty. unseen: "memory" and the like, if
     some launches were not searched. ignored: findings that comments ignore, with their reasons.
+    wire: the receipt's rows on copies between devices, "" without such copies.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Examination:
     unread: str = ""
     unseen: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    wire: str = ""
 
     @property
     def worst(self) -> str:
@@ -84,7 +86,8 @@ class Examination:
         scope = {"looked for": self.looked, "not for": self.not_looked, "ignored": self.ignored}
         hang = "\n" + 12 * " "
         lines = [f"{label:<11} {hang.join(each)}" for label, each in scope.items() if each]
-        return "\n".join([receipt_text(self.launches, self.chips[0], limits=True), *lines])
+        receipt = receipt_text(self.launches, self.chips[0], limits=True)
+        return "\n".join(filter(None, [receipt, self.wire, *lines]))
 
     def _repr_html_(self) -> str:
         """The examination as a card, for a notebook: findings first, the rest folded."""

@@ -25,7 +25,7 @@ from puzzles._compile import (
 )
 from puzzles._examine.examination import Examination
 from puzzles._examine.ignores import without_ignored
-from puzzles._judge import equations_outside, message_of, unwrap
+from puzzles._judge import equations_outside, message_of, unwrap, wire_receipt
 from puzzles._launch import (
     ERROR,
     NOTE,
@@ -56,7 +56,7 @@ from puzzles._receipt import many_steps
 from puzzles._rules import sentence
 from puzzles._simulator import again_whole, on_mesh, sanitize, speaks
 
-_NUMBERS = "wrong numbers: nobody said which are right"
+under_way: list[Any] = []  # functions under examination: `examining` skips their launches
 
 
 def examine(
@@ -83,9 +83,6 @@ def examine(
         under_way.pop()
 
 
-under_way: list[Any] = []  # functions under examination: `examining` skips their launches
-
-
 def _examined(fn: Any, args: tuple, chips: tuple, seed: int, timeout: float) -> Examination:
     name = name_of(fn)
     try:
@@ -108,10 +105,12 @@ def _examined(fn: Any, args: tuple, chips: tuple, seed: int, timeout: float) -> 
     work.compilation(timeout)
     work.costs()
     work.looked.append(f"traced for one {chips[0]}: JAX reports this TPU to the function")
-    work.not_looked.append(_NUMBERS)
+    work.not_looked.append("wrong numbers: nobody said which are right")
     lists = (work.looked, work.not_looked, work.unseen)
     looked, not_looked, unseen = (tuple(dict.fromkeys(each)) for each in lists)
-    made = Examination(name, work.findings, launches, looked, not_looked, chips, unseen=unseen)
+    made = Examination(
+        name, work.findings, launches, looked, not_looked, chips, unseen=unseen, wire=work.wire
+    )
     bodies = [call.params["jaxpr"] for call in kernel_calls(traced.jaxpr.jaxpr)]
     lines = (line_of(each.source_info) for body in bodies for each in equations(body))
     return without_ignored(made, lines)
@@ -157,6 +156,7 @@ class _Examination:
         self.unseen: list[str] = []  # memory and the like: "nothing found" is not said of it
         self.looked: list[str] = []
         self.not_looked: list[str] = []
+        self.wire = ""
         if traced.other_kernels:
             self.not_looked.append(f"anything in `{traced.other_kernels[0]}`, of `pl.kernel`")
 
@@ -225,6 +225,8 @@ class _Examination:
                 self.not_looked.append(f"uninitialised, hazard: {result.why_not}")
             if not result.steps and not result.findings:
                 self.unseen.append("memory")
+            if result.steps and not result.findings:
+                self.wire = wire_receipt(program, self.chips[0])
 
     def explained(self, finding: Finding, n: int) -> bool:
         """Whether blocks already explain a finding, or Mosaic refuses its line."""

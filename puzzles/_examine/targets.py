@@ -66,7 +66,7 @@ def made(fn: Callable, args: Sequence[object]) -> tuple[Callable, Sequence[objec
 def _module(where: str) -> ModuleType:
     """A module by its name, or by its file's path; a file of a package keeps its package."""
     if not where.endswith(".py") and "/" not in where:
-        _look_in(os.getcwd())
+        sys.path.insert(0, os.getcwd())
         return importlib.import_module(where)
     file = Path(where).resolve()
     if not file.is_file():
@@ -74,7 +74,7 @@ def _module(where: str) -> ModuleType:
     names, folder = [file.stem], file.parent
     while (folder / "__init__.py").exists():
         names, folder = [folder.name, *names], folder.parent
-    _look_in(str(folder))
+    sys.path.insert(0, str(folder))
     if len(names) > 1:
         return importlib.import_module(".".join(names))
     # A file may be called as a module that is there already, such as types.py.
@@ -85,11 +85,6 @@ def _module(where: str) -> ModuleType:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def _look_in(folder: str) -> None:
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
 
 
 def argument(text: str) -> object:

@@ -15,4 +15,4 @@ from puzzles._judge.numbers import largest_error, tolerance_of
 from puzzles._judge.origin import equations_outside
 from puzzles._judge.source import Code, is_function, unwrap
 from puzzles._judge.verdict import Verdict
-from puzzles._judge.wire import on_chips, wire_rows
+from puzzles._judge.wire import on_chips, wire_receipt

@@ -14,6 +14,7 @@ from puzzles._simulator import (
     Speeds,
     Wire,
     cannot,
+    on_mesh,
     run_devices,
 )
 
@@ -26,6 +27,14 @@ def on_chips(traced: Traced, chip: str) -> DevicesRun:
         return run_devices(traced, Semantics(), speeds=speeds)
     except Exception as error:
         raise SimulationError(getattr(error, "finding", cannot(error))) from None
+
+
+def wire_receipt(traced: Traced, chip: str) -> str:
+    """Rows of a receipt on the copies between devices; "" if the program runs on one device.
+
+    Raises `SimulationError` if NumPy cannot run the program, or for a hazard.
+    """
+    return wire_rows(on_chips(traced, chip).wire, chip) if on_mesh(traced) else ""
 
 
 def wire_line(label: str, wire: Wire) -> str:

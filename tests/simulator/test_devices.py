@@ -16,7 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from puzzles import examine
+from puzzles import examine, receipt
 from puzzles._examine.subprocesses import Request, run_request
 
 pytestmark = pytest.mark.usefixtures("no_libtpu")
@@ -92,6 +92,17 @@ ASKED = sample.some(list(WRONG), 3)  # `make graduate` asks of all
 def test_nothing_is_found_in_a_right_kernel_and_it_was_run(right: Callable) -> None:
     found = examine(right, FORM)
     assert (found.findings, found.unseen) == ((), ())
+    assert "\nICI    device 0 sends " in str(found)
+
+
+def test_examine_prices_the_wire_as_the_receipt_does_on_its_first_chip(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    receipt(ring("right"), FORM, chip="v5p")
+    rows = [line for line in capsys.readouterr().out.splitlines() if line[:4] in ("ICI ", "wire")]
+    lines = str(examine(ring("right"), FORM, chips=("v5p", "v5e"))).splitlines()
+    assert len(rows) == 2
+    assert {*rows} < {*lines}
 
 
 @pytest.mark.graduate
