@@ -43,12 +43,13 @@ A TPU is fast at one thing above all: multiplying blocks of numbers that already
 next to the arithmetic units. Most of a kernel author's work is to decide *which block is where, and
 when*. Pallas is JAX's language for that decision.
 
-Each puzzle has a **spec** in plain `jax.numpy`, a gap to fill, mostly in a **kernel** or its
-call, and a **check**, which looks for the mistake behind wrong numbers. You need no TPU: every kernel runs
-on a CPU, under `interpret=True`, and unchanged on a TPU.
+Each puzzle has a **spec** in plain `jax.numpy`, a gap (usually in a **kernel** or its call), and a
+**check**, which looks for the mistake behind wrong numbers. You need no TPU: every kernel runs on a
+CPU, under `interpret=True`, and unchanged on a TPU.
 
-Once you have run a puzzle's cells, `show(add_ten)` draws its launch step by step. Stuck? Open a
-hint below the puzzle; `solution(add_ten)` shows an answer and says why it works.
+Once you have run a puzzle's cells, `show(add_ten)` draws its **launch** (one `pallas_call`) step by
+step. Stuck? Open a hint below the puzzle; `solution(add_ten)` shows an answer and says why it
+works.
 """
 
 PARTS = {

@@ -54,8 +54,8 @@ def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 # on the CPU unless there is a TPU. A pass prints a *receipt*: bytes moved between HBM and VMEM,
 # VMEM used, and a lower bound on the time on a v5e, a small TPU. The bound is computed, not
 # measured. VMEM is 16 to 128 MiB, depending on the chip. A v5e has 128 MiB, and a kernel gets 16 of
-# them unless it asks for more. Before a pass, `check` also runs your kernel in a simulator of the
-# TPU's memory, and lowers it for Mosaic, the compiler of TPU kernels.
+# them unless it asks for more. Before it prints a pass, `check` also runs your kernel in a
+# simulator of the TPU's memory, and lowers it for Mosaic, the compiler of TPU kernels.
 #
 # <details>
 # <summary>More: the other entry point</summary>

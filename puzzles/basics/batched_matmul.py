@@ -59,12 +59,13 @@ def batched_matmul(lhs: Float[Array, "B M K"], rhs: Float[Array, "B K N"]) -> Fl
 
 
 # %% [markdown]
-# `jax.vmap` does this for you. It prepends a grid axis, and a squeezed dimension to every block of
-# each mapped operand. It also works for large matrices, which need i, j and k. Here is the receipt
-# of the reference `tiled_matmul` under `vmap`: the batch axis comes first, then its three axes.
+# `jax.vmap` does this for you. It puts a new axis first in the grid, and a squeezed axis first in
+# every block of a mapped operand. It also works for large matrices, which need i, j and k. Here is
+# the receipt of the reference `tiled_matmul` under `vmap`: the batch axis comes first, then the
+# matmul's own three.
 #
-# The (8, 128) rule is about the last two axes of the *array*. A block has length 1 along a squeezed
-# axis, which would break the rule there. Squeeze leading axes, as here: they are free.
+# The (8, 128) rule is about the last two axes of the *array*. A squeezed axis counts as length 1,
+# which breaks the rule if it is one of these two. So squeeze leading axes, as here.
 
 # %% active="ipynb"
 # receipt(
@@ -117,6 +118,6 @@ PUZZLE = Puzzle(
         "index map returns b first and then `0, 0`.",
     ],
     explain="""None makes the block one element thick along the batch and squeezes that axis away, so
-    the kernel's matrices are two-dimensional. vmap builds exactly this launch of one without a
-    grid.""",
+    the kernel's matrices are two-dimensional. `jax.vmap` makes the same launch of a
+    matmul without a grid.""",
 )

@@ -10,8 +10,8 @@ from puzzles import find, trace
 # %% [markdown]
 # ## choose_blocks: spend VMEM to save traffic
 #
-# A strip of `a` serves `N / bn` blocks of the product, one after another. So `a` is read `N / bn`
-# times, and `b` is read `M / bm` times. In bf16, the FLOPs per byte come to
+# A row of `a`'s blocks serves `N / bn` blocks of the product. So `a` is read `N / bn` times, and
+# `b` is read `M / bm` times. In bf16, the FLOPs per byte come to
 #
 # $$\frac{2MKN}{2\,(MK \cdot N/b_n \;+\; KN \cdot M/b_m \;+\; MN)}
 #   \;=\; \frac{1}{1/b_n + 1/b_m + 1/K}$$
@@ -25,16 +25,16 @@ from puzzles import find, trace
 # Large blocks cost VMEM: **two** buffers for every blocked operand, output included, and the
 # f32 accumulator once.
 #
-# Choose `(bm, bk, bn)` for a bf16 matmul. It must fit into `vmem_bytes`, and on a v5e neither its
-# bytes nor its steps may take longer than its FLOPs. Blocks divide their axes and are multiples of
-# 128.
+# Choose `(bm, bk, bn)` for a bf16 matmul. Its buffers must fit into `vmem_bytes`, and on a v5e
+# neither its bytes nor its steps may take longer than its FLOPs. Blocks divide their axes and are
+# multiples of 128.
 
 # %%
 matmul = find("matmul_bf16").solution
 
 
 def choose_blocks_spec(M: int, K: int, N: int, vmem_bytes: int, blocks: tuple) -> bool:
-    """What a good answer satisfies."""
+    """True if the blocks fit into VMEM, and bytes and steps take no longer than the FLOPs."""
     bm, bk, bn = blocks
     if M % bm or K % bk or N % bn or bm % 128 or bk % 128 or bn % 128:
         return False
@@ -79,8 +79,8 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 # `bk` is not in the formula, as long as it is less than `K`: a larger `bk` only means fewer steps.
 # So give it the VMEM that is left.
 #
-# Now tune: `sweep` tries choices of keywords, for any function. **On a TPU it measures.** On a CPU
-# it uses the receipt's time.
+# Now tune: `sweep` tries several values of a function's keyword arguments. **On a TPU it
+# measures.** On a CPU it uses the receipt's estimate.
 #
 # <details>
 # <summary>More: all of K in one block</summary>

@@ -23,11 +23,11 @@ from puzzles import INTERPRET
 # ```
 #
 # The arrays stay as they are stored, and so do their blocks: (bm, bk) of `a`, (bk, bn) of `b`, (bm,
-# bn) of `g`. What changes is the axis that is summed over. It comes last in the grid, and the dot
-# contracts it, wherever it is in the two blocks.
+# bn) of `g`. Only the axis of the sum changes. It comes last in the grid, and the dot contracts it,
+# wherever it is in the two blocks.
 #
-# The kernel's `contract` is a pair: the axis to sum over in its first block, and in its second. For each
-# call, write `contract`, the grid and the input specs. You may check after the first.
+# The kernel's `contract` is a pair: the axis to sum over in its first block, and in its second. For
+# each call, write `contract`, the grid and the input specs. You can check after the first call.
 
 
 # %%
@@ -149,8 +149,8 @@ PUZZLE = Puzzle(
     scale=scale,
     par=lambda *launches: f"{sum(one.hbm_bytes_read for one in launches) / 2**30:.1f} GiB read",
     hints=[
-        "Begin with each output. da's blocks are counted along M and K, so N is summed over, last. "
-        "db's are counted along K and N, so M is.",
+        "Begin with each output. da has the axes M and K, so its launch sums over N. db has the "
+        "axes K and N, so its launch sums over M.",
         "An index map returns an array's own block indices, in its own order: rows first. "
         "`contract` counts a block's axes from 0, rows first.",
         "da: a grid over M, K, N; both inputs move along N, their columns, so the columns of "

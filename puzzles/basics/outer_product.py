@@ -14,8 +14,8 @@ from puzzles import INTERPRET
 # array** has axes. Here, step `(i, j)` needs block `i` of `a` and block `j` of `b`.
 #
 # While `j` runs, `a`'s index stays the same. A block is fetched only if its index **differs from
-# the previous step's**. So in blocks of 4 KiB, a grid of 3 × 2 reads 36 KiB, not 48, in three
-# fetches of `a` and six of `b`. `receipt(outer_product)` will show these bytes.
+# the previous step's**. So a grid of 3 × 2 fetches `a` three times and `b` six times. In blocks of
+# 4 KiB, that is 36 KiB, not 48. `receipt(outer_product)` will show these bytes.
 #
 # ![From step (0, 0) to (0, 1), a's block is reused and b's is fetched; at (1, 0) both are fetched.](diagrams/basics/outer_product.svg)
 #

@@ -20,7 +20,7 @@ from puzzles import INTERPRET
 #
 # So mask the block first: find each element's **column in the array**, and replace every element at
 # column `N` or beyond by zero, with `jnp.where(mask, x, 0.0)`. Multiplying by the mask is not
-# enough, since garbage may be NaN (here it is), and NaN × 0 is NaN. Nor is it enough to replace
+# enough, since garbage may be NaN (on a CPU it is), and NaN × 0 is NaN. Nor is it enough to replace
 # NaNs: on a TPU, garbage may be any number.
 #
 # ![The third block of a row hangs over the right edge of x; what lies beyond the array is marked.](diagrams/basics/ragged_row_sum.svg)

@@ -15,14 +15,14 @@ from puzzles import INTERPRET
 #
 # ![During the three steps of a row, x's blocks are fetched one by one while the output block stays in VMEM; it is written after the third.](diagrams/basics/row_sum.svg)
 #
-# While the index does not change, the output block **stays in VMEM**: each step can read the sum so
+# While its index does not change, the output block **stays in VMEM**: each step can read the sum so
 # far and add to it. So you can accumulate in `o_ref`, if
 #
 # * the steps that share an output block are **consecutive**: you sum over the grid's last axis;
 # * your kernel writes the first value: every `i` begins with a fresh block of garbage.
 #
 # `@pl.when(condition)` runs the function below it only if `condition` holds, here in the last row
-# of steps:
+# of blocks:
 #
 # ```python
 # i = pl.program_id(0)
@@ -72,7 +72,7 @@ def row_sum(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 # <summary>More: why (M, 1), and loops in a body</summary>
 #
 # A sum along the rows of a block, with `keepdims=True`, leaves a column. An output of shape (M,)
-# would need 1-D blocks, and a TPU rejects 1-D blocks of 64 elements of a longer array.
+# would need 1-D blocks of 64 elements, which a TPU rejects if the array is longer.
 #
 # A Python `for` in a body is unrolled: its lines are traced again in each iteration. A real loop is
 # `jax.lax.fori_loop(0, n, body, init)`. With `x_ref[pl.ds(8 * c, 8), :]` its body reads eight rows

@@ -10,15 +10,15 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## scale_blocks: a two-dimensional grid
 #
-# A matrix is cut along both axes, so the grid has two, and index maps receive both program ids:
-# `lambda i, j: (i, j)`. The steps run in order with the **last axis fastest**: (0, 0), (0, 1), (0,
-# 2), (1, 0), ...
+# A matrix is cut along both axes, so the grid has two axes, and index maps receive both program
+# ids: `lambda i, j: (i, j)`. The steps run in order with the **last axis fastest**: (0, 0), (0, 1),
+# (0, 2), (1, 0), ...
 #
 # ![The steps go along a row of blocks, then along the next: the last grid axis runs fastest.](diagrams/basics/scale_blocks.svg)
 #
-# Not every block shape can run on a TPU. VMEM holds data in tiles of 8 rows by 128 columns. So a
-# block's last dimension must be a multiple of 128 and the one before it a multiple of 8, unless it
-# spans the whole axis. (Int8 has a stricter rule: see `matmul_bf16`, later.)
+# Not every block shape is legal: VMEM holds data in tiles of 8 rows by 128 columns. So a block's
+# last dimension must be a multiple of 128, and the one before it a multiple of 8. A dimension that
+# spans its whole axis is also legal. (Int8 has a stricter rule: see `matmul_bf16`, later.)
 #
 # Number the blocks from 1, and multiply each block of `x` by its number:
 #
@@ -62,11 +62,12 @@ def scale_blocks(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 
 # %% [markdown]
-# Does a kernel surprise you? `print(x_ref[...])` in its body shows no numbers: JAX traces the body
-# before any step. `pl.debug_print("i = {}", i)` prints at every step. Braces take
-# integers, from JAX 0.11 on floats, too; a single `{}` takes a whole row. Before 0.11, print a float
-# without braces: `pl.debug_print("x", x_ref[0, 0])`. `check` runs your kernel several times, at several shapes, so
-# expect many lines. On a TPU they go to the log, and only if `xla_tpu_enable_log_recorder` is set:
+# Does a kernel surprise you? `print(x_ref[...])` in its body shows no numbers, because JAX traces
+# the body before any step runs. `pl.debug_print("i = {}", i)` prints at every step. Its braces take
+# integers and, from JAX 0.11 on, floats. A single `{}` also takes a whole row. Before 0.11, print a
+# float without braces: `pl.debug_print("x", x_ref[0, 0])`. `check` runs your kernel several times,
+# at several shapes, so expect many lines. On a TPU they go to the log, and only if
+# `xla_tpu_enable_log_recorder` is set:
 # `jax.jit(scale_blocks).lower(x).compile({"xla_tpu_enable_log_recorder": "true"})(x)`.
 
 # %% tags=["author"]

@@ -170,7 +170,7 @@ PUZZLE = Puzzle(
         "Forward: the product, and a tuple of both operands. Backward: unpack them, and hand them "
         "with g to the last puzzle's solution; return its pair.",
     ],
-    explain="""The rule says what to save and how to come back; what `jax.grad` does around it is no
-    different from any other function. Both operands are saved: each is needed for the other's
-    gradient.""",
+    explain="""The forward rule says what to save, the backward rule how to use it. Around them,
+    `jax.grad` works as with any other function. Both operands are saved: each is needed for the
+    other's gradient.""",
 )

@@ -60,8 +60,8 @@ def vector_add(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N
 # %% [markdown]
 # While one step computes, the next step's blocks are already on their way from HBM, and the
 # previous step's results on their way back. `show` draws your launch, step by step: which block of
-# each operand is fetched, reused and written. It also draws wrong launches and marks blocks that
-# are out of place: that is when it helps most. It does not check the numbers.
+# each operand is fetched, reused and written. It helps most if a launch is wrong, because it marks
+# blocks that are out of place. It does not check the numbers.
 #
 # <details>
 # <summary>More: why 1024, and why the blank in " N"</summary>

@@ -13,9 +13,9 @@ from puzzles.collectives import barrier, neighbours
 # %% [markdown]
 # ## all_gather_matmul: multiply while it travels
 #
-# Rows of `x` are spread over the devices, and each device has its own columns of `w`. It needs the
-# product of **all** rows with its columns: an all-gather, then a matmul. One after the other, the
-# matrix unit waits for the wire, and then the wire waits for the matrix unit.
+# Rows of `x` are spread over the devices, and each device has its own columns of `w`. Each needs
+# the product of **all** rows with its columns: an all-gather, then a matmul. One after the other,
+# the matrix unit waits for the wire, and then the wire waits for the matrix unit.
 #
 # ![Two drawings of four devices: in the first the products stand between the copies, in the second below them](diagrams/collectives/all_gather_matmul.svg)
 #
@@ -24,7 +24,7 @@ from puzzles.collectives import barrier, neighbours
 # and only then wait.
 #
 # The wire costs nothing as long as a product takes longer than a copy. On v5e, in bf16, this holds
-# if `w` has about 4,400 columns or more on each device, for blocks of any large size.
+# if `w` has about 4,400 columns or more on each device, for any large number of rows.
 
 
 # %%

@@ -29,9 +29,9 @@ from puzzles.collectives import barrier
 # * **One** receive semaphore is enough, because you read nothing before all chunks have arrived. It
 #   counts the bytes of all senders: wait for those of `n - 1` chunks.
 #
-# A v5e routes only to offsets that are powers of two, as
-# [JAX's documentation](https://docs.jax.dev/en/latest/pallas/tpu/distributed.html) says. In a row of
-# more than three v5e this kernel would need another route.
+# A v5e routes only to offsets that are powers of two, as [JAX's
+# documentation](https://docs.jax.dev/en/latest/pallas/tpu/distributed.html) says. In a row of more
+# than three v5e chips this kernel would need other routes.
 
 
 # %%

@@ -15,7 +15,7 @@ from puzzles import INTERPRET
 # the previous kernel, your data land in memory which that kernel uses.
 #
 # Until now Pallas took care of it: before the kernel, all devices waited for one another. A kernel
-# that uses a **barrier semaphore** does this itself, and waits only for those that it needs:
+# that uses a **barrier semaphore** does this itself, and waits only for the devices that it needs:
 #
 # ```python
 # sem = pltpu.get_barrier_semaphore()            # which one: the launch's collective_id
@@ -28,7 +28,7 @@ from puzzles import INTERPRET
 #        <──────────── signal ────────────        <──────────── signal ────────────
 # ```
 #
-# Who must know that you are here? And for whose signal do you wait, before the copy starts?
+# Who must know that you are here? And whose signal must you wait for before the copy starts?
 
 
 # %%

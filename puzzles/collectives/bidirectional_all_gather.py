@@ -27,7 +27,8 @@ from puzzles.collectives import barrier, neighbours
 # ```
 #
 # In each step start **both** copies, then wait for both: otherwise they take turns, and nothing is
-# won. JAX's own [`all_gather`](https://github.com/jax-ml/jax/blob/main/jax/experimental/pallas/ops/tpu/all_gather.py)
+# gained. JAX's own
+# [`all_gather`](https://github.com/jax-ml/jax/blob/main/jax/experimental/pallas/ops/tpu/all_gather.py)
 # works like this.
 
 

@@ -21,7 +21,7 @@ from puzzles import INTERPRET
 # `pl.when` on a device's number gives each its role. So the two ends of a copy need two waits:
 #
 # * `.wait_recv()` waits until data have **arrived** here. It takes the bytes of its `dst_ref` off
-#   `recv_sem`, whoever started the copy. Here the left neighbour did.
+#   `recv_sem`, whichever device started the copy: here, the left neighbour.
 # * `.wait_send()` waits until your **own** data have left.
 #
 # A device that waits for a copy that nobody sends waits for ever.

@@ -162,14 +162,14 @@ def collective_matmul(
 # [windowed einsum](https://dl.acm.org/doi/10.1145/3567955.3567959). A kernel pays when the work
 # between the copies is itself a kernel, such as attention or a grouped matmul.
 #
-# ### The way on
+# ### Where to go next
 #
 # * JAX's [tutorial on distributed kernels](https://docs.jax.dev/en/latest/pallas/tpu/distributed.html)
 #   nests `emit_pipeline` in a reduce-scatter.
 # * tokamax's ring attention (2026) sends shards by `lax.ppermute`, outside its launches of splash.
 # * tpu-inference's fused mixture of experts (v2, 2026) sends result rows home from inside the grouped
 #   matmul.
-# * Between slices data go over the data centre's network, and XLA's collectives are the way.
+# * Between slices, data go over the data centre's network: use XLA's collectives there.
 
 # %% tags=["author"]
 from puzzles import Launch, Puzzle

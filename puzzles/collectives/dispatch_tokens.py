@@ -39,7 +39,7 @@ def dispatch_tokens_spec(
     places: Int[Array, " D"],
     counts: Int[Array, " D"],
 ) -> Float[Array, "T 1 H"]:
-    # What lax.ragged_all_to_all computes, on all devices' rows: each picks those that are for it.
+    # Like lax.ragged_all_to_all: each device picks its rows out of the rows of all devices.
     me, T = lax.axis_index("x"), x.shape[0]
     rows = lax.all_gather(x, "x")  # (D, T, 1, H)
     first, many, place = (lax.all_gather(a, "x")[:, me] for a in (starts, sizes, places))

@@ -13,8 +13,8 @@ from puzzles.collectives import barrier, neighbours
 # ## ring_all_gather: pass it on
 #
 # Every device must end with the blocks of all devices, as `lax.all_gather` returns them. Each has
-# links only to its neighbours, so the blocks go around the ring in `n - 1` steps. In a step each
-# device passes on what arrived in the step before:
+# links only to its neighbours, so the blocks go around the ring in `n - 1` steps. In each step a
+# device passes on the block that arrived in the step before:
 #
 # ```text
 #            device 0 sends   device 1 sends   device 2 sends   device 3 sends

@@ -20,7 +20,7 @@ from puzzles.collectives import barrier, neighbours
 # the rows of `x` did in `all_gather_matmul`. Each device attends to what it has, and an online softmax
 # merges the parts: a row maximum `m`, a row sum `l` and an accumulator, as in flash attention.
 #
-# Attention is causal. A shard from a **later** device is hidden: skip its product. Your own
+# Attention is causal. A shard from a **later** device is masked out: skip its product. Your own
 # shard needs the causal mask, and earlier shards need no mask.
 #
 # A trap: a shard that is of no use to you may be needed further on. Pass it on.

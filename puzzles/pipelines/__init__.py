@@ -84,3 +84,12 @@ Pages, a table that finds them, and attention over them.""",
 
 The entry point of JAX's quickstart, `pl.kernel`: copies instead of blocks, and two cores.""",
 }
+
+OUTRO = """## Where to go next
+
+You began with one copy and one wait. By now you can write the copies of a kernel yourself, keep
+them in flight while it computes, let a table choose their sources, and divide the work between two
+cores. `collectives.ipynb` goes on from here: its copies go to other chips.
+
+The last cell shows `examine`, which looks for mistakes and waste in the launches of any function.
+"""

@@ -23,8 +23,8 @@ from puzzles import INTERPRET
 # **No way back.** The new rows are in VMEM already. Store them in the slot, among the page's old
 # rows: the sum reads them there, and the copies out start there.
 #
-# **Who waits?** Not the round that sends: it would only wait. The next copy **into** that slot needs
-# it free. And what is still on its way after the last round?
+# **Who waits?** Not the round that sends: nothing would hide its wait. The next copy **into** that
+# slot needs it free. What is still on its way after the last round?
 
 
 # %%
@@ -150,21 +150,21 @@ def append_to_pages(
 
 
 # %% [markdown]
-# Would it do to write a row and then fetch its page? Two copies have no order until you wait, so
-# the fetch would have to wait for the write.
+# Could you write a row and then fetch its page? Two copies have no order until you wait, so the
+# fetch would have to wait for the write.
 #
-# An alias lets the kernel write into its operand, not the caller's array: XLA copies all pages
-# first, unless the caller donates them, as `jax.jit(append_to_pages, donate_argnums=0)` does. A
-# receipt warns of that copy:
+# An alias lets the kernel write into its operand, but the caller's array has to stay as it is. So
+# XLA copies all pages first, unless the caller donates them, as `jax.jit(append_to_pages,
+# donate_argnums=0)` does. A receipt warns of that copy:
 
 # %% active="ipynb"
 # receipt(append_to_pages, *find("append_to_pages").arguments(0))
 
 # %% [markdown]
-# tpu-inference's `ragged_paged_attention` v3 (2025) works in the same order. It fetches only the old
-# rows of a page, copies the new ones into the same slot, and starts the copies out before it
-# attends. Whoever fills the slot next waits for them, even if that is another sequence: a note in
-# SMEM says how many bytes are still leaving.
+# tpu-inference's `ragged_paged_attention` v3 (2025) works in the same order. It fetches only the
+# old rows of a page, copies the new ones into the same slot, and starts the copies out before it
+# attends. The next copy into the slot waits for them, even if it belongs to another sequence: SMEM
+# holds the number of bytes that are still leaving.
 
 # %% tags=["author"]
 import numpy as np

@@ -24,10 +24,10 @@ from puzzles import INTERPRET
 # VMEM            rows_ref [ 64 rows ]  -- doubled -->  rows_ref
 # ```
 #
-# `pltpu.make_async_copy(source, target, semaphore)` describes a copy. `.start()` starts it and
-# returns **at once**. `.wait()` returns when the copy is complete. The semaphore, a
-# `pltpu.SemaphoreType.DMA`, signals that. In between, do not touch the target, and do not write
-# to the source.
+# `pltpu.make_async_copy(source, target,
+# semaphore)` describes a copy. `.start()` starts it and returns **at once**. `.wait()` returns when
+# the copy is complete. The semaphore, a `pltpu.SemaphoreType.DMA`, signals that. Between start and
+# wait, do not touch the target, and do not write to the source.
 #
 # `x_ref.at[...]` names a piece without reading it; `pl.ds(first, 64)` is 64 rows from `first` on.
 # `start` is in `pltpu.SMEM`, the memory for scalars, and `pl.multiple_of` promises the compiler
@@ -67,7 +67,7 @@ def copy_rows(x: Float[Array, "M N"], start: Int[Array, " 1"]) -> Float[Array, "
 
 
 # %% [markdown]
-# The receipt counts your copies: 64 rows in, 64 rows out, whatever else `x` holds.
+# The receipt counts your copies: 64 rows in, 64 rows out, however many rows `x` has.
 
 # %% active="ipynb"
 # receipt(copy_rows, jnp.ones((8192, 1024)), jnp.array([72]))

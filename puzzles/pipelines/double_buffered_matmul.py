@@ -28,7 +28,7 @@ from puzzles import INTERPRET
 # `fetch(k, slot)` gives both descriptions as a pair. The `for` over the pair is Python's, so it is
 # unrolled into two statements.
 #
-# Here every grid step needs its own prologue.
+# The loop runs in every grid step, so each needs its own prologue.
 
 
 # %%

@@ -21,11 +21,12 @@ from puzzles import INTERPRET
 # slot          0           1                  0
 # ```
 #
-# So a round starts what comes **next**: this sequence's next round or, in its last, round 0 of the
-# next sequence that has one. `after(seq)` finds it; `jax.lax.cond` calls it only then.
+# So a round starts what comes **next**: this sequence's next round or, in its last round, round 0
+# of the next sequence with keys. `after(seq)` finds that sequence; `jax.lax.cond` calls it only
+# then.
 #
-# Into which slot? That depends on the number of rounds in all steps before it. `slot_ref`,
-# scratch in SMEM, keeps the number from step to step.
+# Into which slot? That depends on the number of rounds in all steps before it. `slot_ref`, scratch
+# in SMEM, keeps the slot from step to step.
 #
 # A round brings up to four pages of all key heads, on one semaphore for its slot:
 # `copies(seq, i, slot, do)` calls `do` with each copy of round `i`; `do` is `started` or
@@ -198,7 +199,8 @@ def gapless_attention(
 
 # %% [markdown]
 # In the reference only one round waits with no work to hide the wait: the first of the launch. Is
-# it the only one in yours? Data decide these copies, so the picture shows a run: the first case.
+# it the only one in yours? Data decide these copies, so the picture shows one run, with the data of
+# the first case.
 
 # %% active="ipynb"
 # show(gapless_attention)
@@ -206,10 +208,10 @@ def gapless_attention(
 # %% [markdown]
 # JAX's `paged_attention` (2024), in `jax.experimental.pallas.ops.tpu`, makes the same chain, over
 # sequences and key heads; it also keeps its slot in SMEM. This project's tests compare the
-# reference with it, on scaled queries, sequences with keys, one page per block. The numbers agree
-# within 0.01, as JAX's kernel rounds f32 pages to bf16, and the reference fetches no more pages.
-# Both keep all of the table in SMEM: for 64 sequences of up to 131,072 keys, in pages of 16, that
-# is 2 MiB, where v5e has 1.
+# reference with it, with scaled queries, no empty sequences and one page per block. The numbers
+# agree only within 0.01, because JAX's kernel rounds f32 pages to bf16. The reference fetches no
+# more pages. Both keep all of the table in SMEM: for 64 sequences of up to 131,072 keys, in pages
+# of 16, that is 2 MiB, and a v5e has 1.
 #
 # | Cycles by libtpu's estimate for v5e, 4 pages a round | reference | JAX's |
 # |---|---:|---:|
@@ -219,16 +221,16 @@ def gapless_attention(
 #
 # The reference copies a page of all four key heads at once; JAX's kernel copies it head by head.
 #
-# Kernels that serve today do more. In JAX's `ragged_paged_attention` (2025) and in tpu-inference's
-# v3 (2025), a page holds keys and values of all heads side by side: (P, page, 2 K, H), and v3
-# packs it. vLLM runs v3 on TPUs; SGLang's sglang-jax has its own version. A sequence may have many
-# queries. v3 waits once for the sum of a round's bytes, and writes new keys and values into their
-# pages.
+# Today's serving kernels do more. In JAX's `ragged_paged_attention` (2025) and in tpu-inference's
+# v3 (2025), a page holds keys and values of all heads side by side: (P, page, 2 K, H). (v3 also
+# packs narrow numbers into 32-bit words.) vLLM runs v3 on TPUs; SGLang's sglang-jax has its own
+# version. There a sequence may have many queries. v3 waits once for the sum of a round's bytes, and
+# writes new keys and values into their pages.
 #
 # For kernels of your own: `interpret=pltpu.InterpretParams()` runs them in JAX's simulator of a
 # TPU. There a copy is made only when it is waited for, and fresh memory is NaN.
-# `InterpretParams(detect_races=True)` also prints both lines of a read before its wait (JAX 0.12
-# raises an exception then); it does not report a missing wait or a shared semaphore, but `check`
+# `InterpretParams(detect_races=True)` also prints both lines of a read before its wait (on JAX 0.12
+# it raises an exception instead). It does not report a missing wait or a shared semaphore; `check`
 # does.
 
 # %% tags=["author"]

@@ -103,7 +103,7 @@ PUZZLE = Puzzle(
         "map the first index comes out of the table, in the other it is the step.",
     ],
     explain="""In the reference the index map reads the page's number from SMEM, one step ahead of
-    the kernel, so scattered pages come as smoothly as neighbours do, page by page. Neighbours in
-    one larger block would take fewer steps, and each step has its price.""",
+    the kernel, so scattered pages arrive as fast as neighbouring pages, one page a step.
+    Neighbouring pages could share a larger block, which would take fewer steps.""",
     scale=scale,
 )

@@ -250,7 +250,7 @@ PUZZLE = Puzzle(
         "The scratch: two pages, two semaphores, and f32 for m, l and the sum, which is V wide.",
     ],
     explain="""Keys and values share a buffer, so each page is read once for both. In the reference
-    this halves the bytes of pages, next to one array for keys and one for values of this width.""",
+    this halves the bytes of pages, compared with separate arrays of this width for keys and values.""",
     audit=audit,
     scale=scale,
     par=par,

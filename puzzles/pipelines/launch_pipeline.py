@@ -12,8 +12,8 @@ from puzzles import INTERPRET
 # ## launch_pipeline: as soon as the slot is free
 #
 # `emit_pipeline` starts a copy **one step** before its block is used. For a large block that is
-# used for many steps, one step ahead is too late. Here `b` is cut into strips that have all its
-# rows, and each strip is multiplied by every block of `a`:
+# used for many steps, one step ahead is too late. Here `b` is cut into strips of columns, and each
+# strip is multiplied by every block of `a`:
 #
 # ```text
 # step (j, i)         0,0   0,1   0,2   0,3   1,0   1,1   1,2   1,3
@@ -23,8 +23,8 @@ from puzzles import INTERPRET
 # your copies       [ 1 >                   ][ 2 >                  ]
 # ```
 #
-# The other slot is free from the strip's first step on. A copy that starts at that step has all of
-# the strip's steps to arrive, with two slots as before, and no extra bytes.
+# The other slot is free from the first step of the current strip on. A copy that starts then has
+# all steps of this strip to arrive, with two slots as before, and no extra bytes.
 #
 # So the body copies `b`'s strips itself; the pipeline fetches `a` and writes back the result. Write
 # what happens at a strip's first step, then the prologue and the pipeline: strips are its outer
@@ -88,7 +88,7 @@ def launch_pipeline(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Arr
 
 # %% [markdown]
 # On v5e, copying a bf16 strip takes as long as multiplying 240 rows with it, however large the
-# strip is. A step has 64 rows.
+# strip is. A step multiplies 64 rows, so a strip needs almost four steps to arrive.
 #
 # `emit_pipeline` can also start early: give a spec `pipeline_mode=pl.Buffered(2,
 # use_lookahead=True)`. A third slot, `pl.Buffered(3)`, costs the VMEM of another block, and starts

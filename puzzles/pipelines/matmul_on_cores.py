@@ -25,7 +25,7 @@ from puzzles import INTERPRET
 #
 # Each core has an `acc` of its own. So the axis that is summed cannot be divided: each core would
 # hold a part of the sum, and nobody adds the parts. The body is `pipelined_matmul`'s. Write the
-# grid, and what divides it.
+# grid, and the two arguments that divide it.
 
 
 # %%
@@ -110,8 +110,8 @@ PUZZLE = Puzzle(
         "The grid counts blocks in the order i, j, k of the maps. i is PARALLEL; k must be "
         "ARBITRARY; j need not be divided.",
     ],
-    explain="""Rows of blocks of the result are independent, so the cores share them out and never
-    meet. A sum has one owner: the core whose `acc` holds it.""",
+    explain="""Rows of blocks of the result are independent, so the cores divide them and never
+    exchange data. A sum has one owner: the core whose `acc` holds it.""",
     audit=audit,
     scale=scale,
 )

@@ -23,13 +23,13 @@ from puzzles import INTERPRET
 # b = 2           16      16 keys        nothing         nothing         nothing
 # ```
 #
-# `attend`, in the folded cell, updates a softmax by one page. Keys that `seen` leaves out get
-# weight 0, as long as one counts.
+# `attend`, in the folded cell, updates a softmax by one page. Keys that `seen` masks out get weight
+# 0, if at least one key counts.
 #
-# **The kernel** is yours: it computes only if a page holds keys that count, and replaces
-# the values of all other keys by zeros: they may be NaN. Past a sequence's end, **the index map**
-# names its last page again: a block whose index does not change is not fetched again. The table is
-# flat, as SMEM pads rows to 128 numbers: entry `i` of sequence `b` is number `b * pages + i`.
+# You write two parts. **The kernel** computes only if a page holds keys that count. It replaces the
+# values of all other keys by zeros, because they may be NaN. Past a sequence's end, **the index
+# map** names its last page again, so nothing is fetched. The table is flat, because SMEM pads rows
+# to 128 numbers: entry `i` of sequence `b` is number `b * pages + i`.
 
 
 # %% jupyter={"source_hidden": true} cellView="form"

@@ -26,7 +26,7 @@ from puzzles import INTERPRET
 #
 # New is *where* a copy begins: at the page that the table names. And a sequence may have **no**
 # page. Then start nothing, not even in the prologue: nothing would wait for it, and the next
-# sequence would find its slot in flight.
+# sequence would find a copy into its slot in flight.
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
@@ -157,8 +157,8 @@ def paged_attention_dma(
 
 # %% [markdown]
 # Something is also lost. In `paged_attention` the next sequence's first page was fetched during the
-# step before. In the reference here each sequence begins with a wait for its first page that
-# nothing hides. `gapless_attention`, at the end, wins that back.
+# step before. In the reference here, each sequence first waits for its first page, and nothing
+# hides this wait. `gapless_attention`, later, wins that back.
 
 # %% tags=["author"]
 from puzzles import Launch, Puzzle, array, rng

@@ -161,8 +161,8 @@ def paged_grouped_attention(
 
 
 # %% [markdown]
-# Still, in the reference, each sequence and key head begins with a wait for its first page that
-# nothing hides.
+# Still, in the reference, each sequence and key head first waits for its first page, and nothing
+# hides this wait.
 
 # %% tags=["author"]
 from puzzles import Launch, Puzzle, array, rng

@@ -13,7 +13,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## paged_window_attention: old pages stay where they are
 #
-# `paged_grouped_attention` with two more arguments, as gpt-oss (2025) needs them.
+# This is `paged_grouped_attention` with two more arguments, which gpt-oss (2025) needs.
 #
 # **A window.** The query, at position `length - 1`, sees the last `window` keys, its own among them.
 # Pages before the window are neither fetched nor computed. Other sequences may have them by now.

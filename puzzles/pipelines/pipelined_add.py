@@ -24,7 +24,7 @@ from puzzles import INTERPRET
 # ```
 #
 # `emit_pipeline(body, grid=…, in_specs=[…], out_specs=[…])` copies nothing yet. It returns a
-# function. Call it with the refs, inputs first. Now the grid runs, with two slots for each
+# function. Call it with the refs, inputs first. Then the grid runs, with two slots for each
 # operand. Inputs are fetched one step ahead, outputs are written back during the next step, and a
 # block whose index does not change is not moved.
 #
@@ -111,9 +111,9 @@ PUZZLE = Puzzle(
         "Three statements: one BlockSpec that serves all three operands; emit the pipeline "
         "over a grid of two axes; call it with both inputs and the output.",
     ],
-    explain="""`emit_pipeline` fetches, calls the body on blocks, and sends, with two slots for
-    each operand. What it returns is a value of the kernel: a kernel can run several, one after the
-    other, or one whose grid it has just computed.""",
+    explain="""`emit_pipeline` fetches, calls the body on blocks, and sends, with two slots for each
+    operand. It returns an ordinary function, so a kernel can run several pipelines in turn, or a
+    pipeline whose grid it has just computed.""",
     audit=audit,
     scale=scale,
 )

@@ -17,8 +17,8 @@ from puzzles import INTERPRET
 # of the kernel around it. So does `pl.num_programs`.
 #
 # **Whose memory?** The sum needs a place that lives longer than a step: the outer kernel's scratch,
-# `acc_ref`, which the body can use like any variable. (A pipeline called with `scratches=` passes
-# it to the body.)
+# `acc_ref`, which the body can use like any variable around it. (With `scratches=`, the pipeline
+# would pass it to the body.)
 #
 # ```text
 #   k = 0                 k = 1                 k = 2                 k = 0 of the next block
@@ -28,9 +28,9 @@ from puzzles import INTERPRET
 #                                               ... and off it goes
 # ```
 #
-# An output slot is copied out when its block index changes, and it **does not come back**. So `k`
-# has to be the innermost axis. You choose the grid. The index maps take its axes in the order `i`,
-# `j`, `k`.
+# An output block is copied out when its index changes, and **never fetched again**. So `k` has to
+# be the innermost axis. You choose the grid. The index maps take its axes in the order `i`, `j`,
+# `k`.
 
 
 # %%

@@ -24,8 +24,8 @@ from puzzles import INTERPRET
 # An axis of `pallas_call`'s grid has one length for all `b`, so it would walk over empty blocks. A
 # pipeline's grid is made inside the kernel and may hold a traced number.
 #
-# Lengths are in SMEM, like `start` in `copy_rows`, but get there by **scalar prefetch**, so that
-# index maps can also read them: with a `grid_spec` that is a
+# The lengths are in SMEM, like `start` in `copy_rows`. They get there by **scalar prefetch**, so
+# that index maps can also read them. If the `grid_spec` is a
 # `pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, …)`, the call's first argument is copied to
 # SMEM before step 0, and the kernel gets its ref first.
 #
@@ -151,8 +151,8 @@ PUZZLE = Puzzle(
         "the rows whose numbers are below the length, and put zeros in all others. The grid is "
         "one number, in a tuple.",
     ],
-    explain="""A number in SMEM decides how many blocks are taken, so an empty sequence takes no
-    step and a short one takes few. Only the last step of a sequence needs the mask.""",
+    explain="""A number in SMEM sets the length of the grid, so an empty sequence takes no step and
+    a short one takes few. Only the last step of a sequence needs the mask.""",
     audit=audit,
     scale=scale,
 )

@@ -106,7 +106,7 @@ PUZZLE = Puzzle(
         "Name the rows of this round, describe their copy, start it, wait for it, and only "
         "then add the column sums of the buffer to the output with `+=`.",
     ],
-    explain="""A buffer of a few rows is enough, however long the array is, and its bytes come
+    explain="""A buffer of a few rows is enough, however long the array is, and each row is copied
     once. But with one buffer the copies wait for the sums and the sums for the copies: nothing
     overlaps.""",
     audit=audit,

@@ -22,12 +22,13 @@ from puzzles import INTERPRET
 # slot 0  [ r = 0  |  r = 1  |  r = 2  |  r = 3 ]    one wait takes the bytes of all
 # ```
 #
-# Four copies, four semaphores? One is enough. It counts **bytes**: each copy adds its own, and
+# Four copies, four semaphores? One is enough. It counts **bytes**, and each copy adds its own.
 # `.wait()` waits for as many as *its* description has, whichever copies brought them, and takes
 # them off. So one wait for a whole slot is a wait for all four. Its description may even have the
 # slot as its source: you never start it, so nothing is copied.
 #
-# The two slots still need a semaphore each: the next round's bytes could end this round's wait.
+# The two slots still need a semaphore each: otherwise the next round's bytes could end this round's
+# wait.
 
 
 # %%
