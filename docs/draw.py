@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import puzzles
 from puzzles import _draw as p
 from puzzles import _regions, examine
-from puzzles._examine import examining
+from puzzles._compile import compiler
 from puzzles.splash_attention._costs import compared
 
 HERE = Path(__file__).parent
@@ -127,12 +127,12 @@ def verdict() -> str:
 def pictures() -> dict[str, str]:
     """Each picture's file and what it must hold; libtpu, which not everybody has, is left out."""
     shape = jax.ShapeDtypeStruct
-    with_libtpu, examining.has_libtpu = examining.has_libtpu, lambda: False
+    with_libtpu, compiler.has_libtpu = compiler.has_libtpu, lambda: False
     try:
         matmul = examine(kernels.matmul, *[shape((384, 384), jnp.float32)] * 2)
         stream = examine(kernels.stream, shape((32, 128), jnp.float32))
     finally:
-        examining.has_libtpu = with_libtpu
+        compiler.has_libtpu = with_libtpu
     found = "\n".join(str(stream).splitlines()[:5])
     return {
         "top.svg": top(),

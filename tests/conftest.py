@@ -40,7 +40,7 @@ def nothing_solved(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make `examine` compile nothing."""
-    monkeypatch.setattr("puzzles._examine.examining.has_libtpu", lambda: False)
+    monkeypatch.setattr("puzzles._compile.compiler.has_libtpu", lambda: False)
 
 
 @pytest.fixture(scope="session")

@@ -18,4 +18,12 @@ from puzzles._compile.compiler import (
     supported_chips,
 )
 from puzzles._compile.prices import Price, counted, price
-from puzzles._compile.refusals import budget, compiled, known_to_fit, lowered, room
+from puzzles._compile.refusals import (
+    budget,
+    compiled,
+    compiled_as_traced,
+    known_to_fit,
+    lowered,
+    on_chip,
+    room,
+)

@@ -20,7 +20,7 @@ import jax
 from puzzles._compile import messages
 from puzzles._compile.chips import CHIPS
 from puzzles._jax import is_key, key_bits, keys_of
-from puzzles._launch import Traced, as_function
+from puzzles._launch import Finding, Traced, as_function
 from puzzles._program import as_tpu, axes_around_kernels, kernel_calls
 
 INSTALL_LIBTPU = f'pip install "jax[tpu]=={jax.__version__}" flatbuffers'
@@ -46,6 +46,12 @@ def has_libtpu() -> bool:
 
 class NoAnswer(str):
     """The reason why libtpu neither compiled a program nor refused it."""
+
+
+class NotLowered(str):
+    """The reason why Mosaic did not lower a program; finding: with its line."""
+
+    finding: Finding
 
 
 _supported: list[tuple[str, ...]] = []  # the chips that the first worker compiles for
@@ -74,11 +80,9 @@ class Compiler:
         self._worker: tuple[subprocess.Popen, Connection, IO[bytes]] | None = None
 
     def __enter__(self) -> Compiler:
-        for module in ("libtpu", "flatbuffers"):
-            if importlib.util.find_spec(module) is None:
-                raise CompilerMissingError(
-                    f"compiling for a TPU needs {module}, which is not installed: {INSTALL_LIBTPU}"
-                )
+        there = {"libtpu": has_libtpu(), "flatbuffers": importlib.util.find_spec("flatbuffers")}
+        for module in (name for name, found in there.items() if not found):
+            raise CompilerMissingError(f"{module} is not installed: {INSTALL_LIBTPU}")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,7 +112,9 @@ class Compiler:
                 exported = _exported(traced)
             except Exception as error:
                 refused = messages.lowering(error, traced.jaxpr)
-                return dict.fromkeys(chips, (number, refused.words))
+                why = NotLowered(refused.words)
+                why.finding = refused
+                return dict.fromkeys(chips, (number, why))
             axes = axes_around_kernels(traced.jaxpr.jaxpr)
             kernels = sum(1 for _ in kernel_calls(traced.jaxpr.jaxpr))
             request = {"program": exported, "kernels": kernels, "devices": math.prod(axes.values())}

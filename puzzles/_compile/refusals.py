@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import islice
 
@@ -10,10 +11,16 @@ import jax
 
 from puzzles._compile import columns, messages
 from puzzles._compile.chips import CHIPS, Chip
-from puzzles._compile.compiler import Compiler, NoAnswer
+from puzzles._compile.compiler import Compiler, NoAnswer, NotLowered
 from puzzles._compile.messages import mebibytes
 from puzzles._launch import ERROR, Finding, Launch, Traced, as_function, told
-from puzzles._program import as_tpu
+from puzzles._program import aimed_at, as_tpu
+
+
+def on_chip(name: str) -> AbstractContextManager[None]:
+    """Context manager: `as_tpu` means the devices of this chip."""
+    chip = CHIPS[name]
+    return aimed_at(chip.kind, 1 + chip.megacore)
 
 
 def budget(launch: Launch, chip: Chip) -> int:
@@ -63,8 +70,31 @@ def compiled(
     Chips that refuse one program for one reason share a finding. Its kind is "unanswered" if libtpu
     was too slow or died.
     """
+    yield from _refusals(compiler.compile_all(list(traces), chips))
+
+
+def compiled_as_traced(
+    trace: Callable[[], Sequence[Traced]], compiler: Compiler, chips: Sequence[str]
+) -> Iterator[tuple[int, Finding]]:
+    """As `compiled`, for programs that are traced for each chip: SparseCores differ.
+
+    A chip without SparseCores gives no answer.
+    """
+    answers: dict[str, tuple[int, str] | None] = {}
+    for chip in chips:
+        with on_chip(chip):
+            try:
+                programs = trace()
+            except Exception as error:
+                answers[chip] = 0, NoAnswer(error)
+            else:
+                answers |= compiler.compile_all(programs, [chip])
+    yield from _refusals(answers)
+
+
+def _refusals(answers: Mapping[str, tuple[int, str] | None]) -> Iterator[tuple[int, Finding]]:
     refusals: dict[tuple[int, str], list[str]] = {}
-    for chip, answer in compiler.compile_all(list(traces), chips).items():
+    for chip, answer in answers.items():
         if answer is not None:
             refusals.setdefault(answer, []).append(chip)
     for (number, why), refusing in sorted(refusals.items(), key=lambda refusal: refusal[0][0]):
@@ -72,7 +102,8 @@ def compiled(
         says = f"The compiler for {refusing[0]} refuses it: {why}"
         if isinstance(why, NoAnswer):
             kind, says = "unanswered", why
-        yield number, Finding(kind, ERROR, says, chips=tuple(refusing))
+        found = why.finding if isinstance(why, NotLowered) else Finding(kind, ERROR, says)
+        yield number, replace(found, chips=tuple(refusing))
 
 
 def known_to_fit(finding: Finding, chips: Sequence[str]) -> Iterator[Finding]:

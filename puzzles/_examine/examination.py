@@ -86,7 +86,7 @@ class Examination:
         scope = {"looked for": self.looked, "not for": self.not_looked, "ignored": self.ignored}
         hang = "\n" + 12 * " "
         lines = [f"{label:<11} {hang.join(each)}" for label, each in scope.items() if each]
-        receipt = receipt_text(self.launches, self.chips[0], limits=True)
+        receipt = receipt_text(self.launches, self.chips[0], limits=True) if self.launches else ""
         return "\n".join(filter(None, [receipt, self.wire, *lines]))
 
     def _repr_html_(self) -> str:

@@ -14,13 +14,13 @@ import numpy as np
 
 from puzzles._compile import (
     CHIPS,
-    INSTALL_LIBTPU,
     Compiler,
     CompilerMissingError,
     compiled,
-    has_libtpu,
+    compiled_as_traced,
     known_to_fit,
     lowered,
+    on_chip,
     room,
 )
 from puzzles._examine.examination import Examination
@@ -44,8 +44,8 @@ from puzzles._launch import (
     waste,
 )
 from puzzles._program import (
+    OTHER_KERNELS,
     UnreadableError,
-    aimed_at,
     devices_called,
     equations,
     for_gpus,
@@ -72,13 +72,18 @@ def examine(
     """
     if not chips or not CHIPS.keys() >= {*chips}:
         raise ValueError(f"chips are some of {', '.join(CHIPS)}, and not {', '.join(chips)!r}")
-    chip = CHIPS[chips[0]]
     under_way.append(fn)
     try:
-        with warnings.catch_warnings(), aimed_at(chip.kind, 1 + chip.megacore):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             args = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, args)
-            return _examined(fn, args, tuple(chips), seed, compile_timeout)
+            for n, chip in enumerate(chips):
+                with on_chip(chip):
+                    order = (*chips[n:], *chips[:n])
+                    found = _examined(fn, args, order, seed, compile_timeout)
+                if "SparseCores" not in found.unread:  # only a chip that has them traces them
+                    break
+            return found
     finally:
         under_way.pop()
 
@@ -94,16 +99,16 @@ def _examined(fn: Any, args: tuple, chips: tuple, seed: int, timeout: float) -> 
         return Examination(name, unread=str(error))
     except Exception as error:
         return Examination(name, unread=message_of(error, lines=5))
-    if not launches:
+    if not launches and not traced.other_kernels:
         return Examination(name, unread=nothing_launched(traced))
     name = launches[0].name if name == "wrapped" else name  # a `pallas_call` itself
     work = _Examination(traced, launches, chips)
-    work.maps()
-    work.lowering()
-    work.simulation(seed)
-    work.memories()
-    work.compilation(timeout)
-    work.costs()
+    if launches:
+        work.launch_by_launch()
+        work.lowering()
+        work.simulation(seed)
+        work.outside()
+    work.compilation(timeout, lambda: [k.program for k in _traced(fn, args).other_kernels])
     work.looked.append(f"traced for one {chips[0]}: JAX reports this TPU to the function")
     work.not_looked.append("wrong numbers: nobody said which are right")
     lists = (work.looked, work.not_looked, work.unseen)
@@ -124,14 +129,6 @@ def _traced(fn: Callable, args: tuple) -> Traced:
         with contextlib.suppress(Exception), devices_called():
             return trace_call(fn, *args)
         raise
-
-
-def without_loss(launch: Launch, finding: Finding) -> Finding:
-    """Return a warning in place of an error, if a revisited block is written whole each time."""
-    if not again_whole(launch, finding):
-        return finding
-    says = sentence("written_whole", says=finding.says.partition(" On a TPU")[0])
-    return replace(finding, severity=WARNING, says=says)
 
 
 def name_of(fn: Any) -> str:
@@ -157,8 +154,9 @@ class _Examination:
         self.looked: list[str] = []
         self.not_looked: list[str] = []
         self.wire = ""
-        if traced.other_kernels:
-            self.not_looked.append(f"anything in `{traced.other_kernels[0]}`, of `pl.kernel`")
+        for kernel in traced.other_kernels:
+            self.not_looked.append(sentence("only_compiled", name=kernel.name, where=kernel.cores))
+            self.unseen.append(f"memory of `{kernel.name}`")
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -182,14 +180,21 @@ class _Examination:
         says = sentence("two_cores", says=finding.says, on=named)
         return replace(finding, severity=WARNING, says=says)
 
-    def maps(self) -> None:
-        """Add the findings about the blocks of every step."""
+    def launch_by_launch(self) -> None:
+        """Add the findings about the blocks of every step, about memory and about lost time."""
         for n, launch in enumerate(self.launches):
-            self.add((without_loss(launch, finding) for finding in faults(launch)), n)
+            for finding in faults(launch):
+                if whole := again_whole(launch, finding):
+                    says = sentence("written_whole", says=finding.says.partition(" On a TPU")[0])
+                self.add([replace(finding, severity=WARNING, says=says) if whole else finding], n)
             self.add(revisited_inside(launch), n)
+            self.add(room(launch, self.chips), n)
+            self.add(waste(launch), n)
+            self.add(many_steps(launch, CHIPS[self.chips[0]]), n)
         steps = sum(launch.steps for launch in self.launches)
         which = "the only step" if steps == 1 else f"all {steps:,} steps"
         self.looked.append(sentence("what_blocks_say", which=which))
+        self.looked.append(f"vmem, smem: for {', '.join(self.chips)}")
 
     def lowering(self) -> None:
         """Add the refusals of Mosaic, each for its kernel."""
@@ -238,53 +243,45 @@ class _Examination:
         operands = [f.operand for f in self.findings if f.kind == cause and f.operand]
         return bool(operands) and finding.operand in (None, *operands)
 
-    def memories(self) -> None:
-        """VMEM and SMEM, by chip."""
-        for n, launch in enumerate(self.launches):
-            self.add(room(launch, self.chips), n)
-        self.looked.append(f"vmem, smem: for {', '.join(self.chips)}")
-
-    def compilation(self, timeout: float) -> None:
-        """Add the refusals of libtpu."""
-        if not has_libtpu():
-            self.not_looked.append(f"compile: libtpu is not installed: {INSTALL_LIBTPU}")
-            return
+    def compilation(self, timeout: float, others: Callable[[], list[Traced]]) -> None:
+        """Add the refusals of libtpu; others: traces the kernels that are not read."""
+        kernels: Any = *self.launches, *self.traced.other_kernels
         here = [n for n, program in enumerate(self.each) if n not in self.refused]
         programs = [self.traced] if self.speaking else [self.each[n] for n in here]
-        if not here:
-            return
+        answers, chips = [], [*self.chips]
         try:
             with Compiler(timeout) as compiler:
-                answers = list(compiled(programs, compiler, self.chips))
+                if here:
+                    answers = [(here[n], f) for n, f in compiled(programs, compiler, chips)]
+                refused = [chip for _, answer in answers for chip in answer.chips]
+                if self.traced.other_kernels:
+                    rest = compiled_as_traced(others, compiler, chips)
+                    answers += [(len(self.launches) + n, f) for n, f in rest]
+                elif not here:
+                    return
         except CompilerMissingError as error:
             self.not_looked.append(f"compile: {error}")
             return
-        refused = {chip for _, answer in answers for chip in answer.chips}
-        fine = [chip for chip in self.chips if chip not in refused]
-        for about, estimate in list(self.told.items()):
-            if about[0] in here:
-                del self.told[about]
-                self.add(known_to_fit(estimate, fine), about[0])
+        fine = [chip for chip in chips if chip not in refused]
+        for about in [about for about in self.told if about[0] in here]:
+            self.add(known_to_fit(self.told.pop(about), fine), about[0])
         for number, answer in answers:
-            launch = self.launches[here[number]]
+            kernel = kernels[number]
             if answer.kind == "unanswered":
                 on = ", ".join(answer.chips)
-                self.not_looked.append(f"compile: `{launch.name}` for {on}: {answer.says}")
+                self.not_looked.append(f"compile: `{kernel.name}` for {on}: {answer.says}")
+                chips = [chip for chip in chips if chip not in answer.chips]
                 continue
-            empty = (each.name for each in launch.operands if 0 in each.shape)
+            empty = (each.name for each in getattr(kernel, "operands", ()) if 0 in each.shape)
             operand = next(empty, None) if "no elements" in answer.says else None
-            answer = replace(answer, launch=launch.name, line=launch.line, operand=operand)
-            self.add([answer], here[number])
-        silent = {chip for _, a in answers for chip in a.chips if a.kind == "unanswered"}
-        if answered := [chip for chip in self.chips if chip not in silent]:
-            self.looked.append(f"compile: libtpu, for {', '.join(answered)}")
+            where = dict(launch=kernel.name, line=answer.line or kernel.line, operand=operand)
+            self.add([replace(answer, **where)], number)
+        if chips:
+            self.looked.append(f"compile: libtpu, for {', '.join(chips)}")
 
-    def costs(self) -> None:
-        """Add the findings about time that is lost, though the numbers are right."""
-        for n, launch in enumerate(self.launches):
-            self.add(waste(launch), n)
-            self.add(many_steps(launch, CHIPS[self.chips[0]]), n)
-        if outside := equations_outside(self.traced):
+    def outside(self) -> None:
+        """Add a note about the work outside kernels."""
+        if outside := equations_outside(self.traced, allowed=tuple(OTHER_KERNELS)):
             names = ", ".join(dict.fromkeys(f"`{e.primitive.name}`" for e in outside[:4]))
             line = next(filter(None, (line_of(equation.source_info) for equation in outside)), None)
             words = "one_runs_outside" if len(outside) == 1 else "several_run_outside"

@@ -15,16 +15,20 @@ from puzzles._launch import in_file
 
 _COMMENT = re.compile(r"#\s*examine:\s*ignore\[(?P<rules>[^\]]*)\]\s*(?P<why>.*)")
 
+# A comment would accept every cost for ever; the file of costs accepts a figure.
+_UNUSED = {
+    "not-looked": "this target has no gap",
+    "dearer": "no comment accepts a cost; `--accept-costs` does",
+}
 
-def without_ignored(
-    found: Examination, within: Iterable[str | None] = (), compared: bool = False
-) -> Examination:
+
+def without_ignored(found: Examination, within: Iterable[str | None]) -> Examination:
     """The examination without the findings that a comment ignores; `ignored` keeps them in words.
 
     A comment stands on a line of the finding's statement, or on lines of its own right above it.
     The rule `not-looked`, at a launch or in its kernel, accepts that something was not looked at.
     A comment there without a reason, or without a finding, is reported. within: the lines of the
-    program. compared: the costs were compared, so that `dearer` would be found.
+    program.
     """
     left, told = [], list(found.ignored)
     for finding in found.findings:
@@ -39,9 +43,9 @@ def without_ignored(
             told.append(f"{rule} at {at}: {why}")
         elif not why:
             told.append(f"nothing at {at}: write the reason after `ignore[{rule}]`")
-        elif f"{rule} at {at}: {why}" not in told and (compared or rule != "dearer"):
-            what = "gap" if rule == "not-looked" else f"finding `{rule}`"
-            told.append(f"nothing at {at}: this target has no {what}")
+        elif f"{rule} at {at}: {why}" not in told:
+            what = _UNUSED.get(rule, f"this target has no finding `{rule}`")
+            told.append(f"nothing at {at}: {what}")
     return replace(found, findings=tuple(left), ignored=tuple(dict.fromkeys(told)))
 
 

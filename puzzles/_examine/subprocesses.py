@@ -13,7 +13,6 @@ from typing import Any
 from puzzles._examine.costs import Costs, costs, dearer
 from puzzles._examine.examination import Examination
 from puzzles._examine.examining import examine
-from puzzles._examine.ignores import without_ignored
 from puzzles._examine.targets import TargetError, argument, load, made
 from puzzles._judge import unwrap
 from puzzles._launch import Finding, Line, in_file, placed
@@ -100,10 +99,9 @@ def _answer(pipe: Connection, asked: Request) -> None:
         os.environ["XLA_FLAGS"] = f"{flags} {several}={DEVICES}"
     try:
         report = looked_at(asked)
-    except TargetError as error:
-        report = Reply.unlooked(asked.target, str(error))
     except (Exception, SystemExit) as error:
-        report = Reply.unlooked(asked.target, f"{type(error).__name__}: {error}")
+        named = "" if isinstance(error, TargetError) else f"{type(error).__name__}: "
+        report = Reply.unlooked(asked.target, f"{named}{error}")
     pipe.send(report)
 
 
@@ -113,5 +111,5 @@ def looked_at(asked: Request) -> Reply:
     found = examine(fn, *args, **asked.settings)
     if asked.before is not None:
         more = dearer(found.launches, asked.before, asked.kept, asked.tolerance)
-        found = without_ignored(replace(found, findings=(*more, *found.findings)), compared=True)
+        found = replace(found, findings=(*more, *found.findings))
     return Reply.of(asked.target, found, fn)

@@ -98,7 +98,7 @@ def _launched(equation: JaxprEqn) -> JaxprEqn:
             input_output_aliases=dict(p["input_output_aliases"]),
             compiler_params=params,
             interpret=p["interpret"],
-            name=launch_name(equation) if of_a_call else p["name"],
+            name=launch_name(equation),
         )(*arguments)
 
     forms = (jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from puzzles._jax import (
     ClosedJaxpr,
     JaxprEqn,
     Literal,
+    Var,
     hi_primitive,
     jaxpr_as_fun,
     retraced,
@@ -24,6 +25,7 @@ from puzzles._jax import (
     unused_copies_untold,
 )
 from puzzles._launch.calls import LISTED, Call
+from puzzles._launch.finding import line_of
 from puzzles._launch.launch import Launch
 from puzzles._launch.pl_kernel import as_written, with_kernels_launched
 from puzzles._program import (
@@ -35,6 +37,7 @@ from puzzles._program import (
     equations,
     fingerprint,
     kernel_calls,
+    launch_name,
     part,
     rewritten,
     visited,
@@ -84,11 +87,34 @@ class Traced:
         return tuple(call.launch() for call in self._calls)
 
     @property
-    def other_kernels(self) -> tuple[str, ...]:
-        """The meshes of kernels that are not read: of `pl.kernel` on other cores, or of several."""
-        kernels = (e for e in equations(self.jaxpr.jaxpr) if e.primitive.name in OTHER_KERNELS)
-        meshes = (e.params.get("meshes") or (e.params["mesh"],) for e in kernels)
-        return tuple("` and a `".join(type(mesh).__name__ for mesh in each) for each in meshes)
+    def other_kernels(self) -> tuple[OtherKernel, ...]:
+        """Kernels that are not read: of `pl.kernel` on other cores, or of several functions."""
+        each = (e for e in equations(self.jaxpr.jaxpr) if e.primitive.name in OTHER_KERNELS)
+        return tuple(self._other(equation) for equation in each)
+
+    def _other(self, equation: JaxprEqn) -> OtherKernel:
+        meshes = equation.params.get("meshes") or (equation.params["mesh"],)
+        named = "` and a `".join(type(mesh).__name__ for mesh in meshes)
+        program, inputs = part([equation])
+        alone = Traced(program, tuple(map(_form, inputs)), [v.aval for v in equation.outvars])
+        # A Ref is no argument of a program: the whole program makes it.
+        on_refs = any(hasattr(v.aval, "inner_aval") for v in equation.invars)
+        place = line_of(equation.source_info)
+        return OtherKernel(launch_name(equation), named, place, self if on_refs else alone)
+
+
+class OtherKernel(NamedTuple):
+    """A kernel without a `Launch`: its name, its mesh, its line, and a program that launches it."""
+
+    name: str
+    mesh: str
+    line: str | None
+    program: Traced
+
+    @property
+    def cores(self) -> str:
+        """The kind of its cores, in words."""
+        return "SparseCores" if "Subcore" in self.mesh else f"a `{self.mesh}`"
 
 
 def program_of(call: JaxprEqn, launch: Launch | None = None) -> Traced:
@@ -105,21 +131,22 @@ def program_of(call: JaxprEqn, launch: Launch | None = None) -> Traced:
         steering = zip(call.invars, [*bounds, *launch.scalar_values], strict=False)
         # a bound may stand in the program itself
         values = {v: x for v, x in steering if x is not None and not isinstance(v, Literal)}
-    leaves = (
-        jnp.asarray(values[v]) if v in values else jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
-        for v in inputs
-    )
+    leaves = (jnp.asarray(values[v]) if v in values else _form(v) for v in inputs)
     traced = Traced(program, tuple(leaves), [v.aval for v in call.outvars])
     if launch is not None:  # it knows the program around it, too
         vars(traced)["launches"] = (launch,)
     return traced
 
 
+def _form(variable: Var) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
+
+
 def nothing_launched(traced: Traced) -> str:
     """The message about a program without a `pallas_call`."""
     if not traced.other_kernels:
         return sentence("nothing_launched")
-    return sentence("launched_otherwise", how=traced.other_kernels[0])
+    return sentence("launched_otherwise", how=traced.other_kernels[0].mesh)
 
 
 def kernels(traced: Traced) -> dict[Hashable, Traced]:
@@ -215,7 +242,7 @@ def _expansion(equation: JaxprEqn) -> JaxprEqn:
         columns = zip(*(rows[n] for n in sorted(rows)), strict=True)
         return [*carry, *map(jnp.stack, columns)]
 
-    forms = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)
+    forms = map(_form, equation.invars)
     (call,) = jax.make_jaxpr(jax.jit(expand))(*forms).eqns
     return equation.replace(primitive=call.primitive, params=call.params, effects=call.effects)
 

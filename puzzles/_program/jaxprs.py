@@ -156,8 +156,9 @@ def kernel_calls(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
 
 
 def launch_name(call: JaxprEqn) -> str:
-    """The name of a `pallas_call`: its own, or that of its kernel."""
-    return call.params.get("name") or call.params["jaxpr"].debug_info.func_name
+    """The name of a `pallas_call` or a `pl.kernel`: its own, or that of its (first) function."""
+    kernel, *_ = call.params.get("jaxprs") or (call.params["jaxpr"],)
+    return call.params.get("name") or kernel.debug_info.func_name
 
 
 def parameter_names(call: JaxprEqn) -> list[str]:

@@ -12,7 +12,14 @@ import numpy as np
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, is_key, jaxpr_as_fun
 from puzzles._program.blas import one_blas_thread
 from puzzles._program.interpreter import CONTROL, LoopLimitError, NumpyInterpreter, Observer, Values
-from puzzles._program.jaxprs import CALLS, PALLAS_CALL, part, visited, with_interpret
+from puzzles._program.jaxprs import (
+    CALLS,
+    OTHER_KERNELS,
+    PALLAS_CALL,
+    part,
+    visited,
+    with_interpret,
+)
 
 Launcher = Callable[[JaxprEqn, Values], Sequence[Any]]  # runs a `pallas_call` on its operands
 
@@ -100,5 +107,8 @@ def runs_in_python(jaxpr: Jaxpr, through: Collection[str] = (*CALLS, *CONTROL)) 
 
     through: the primitives that may contain a launch.
     """
-    paths = (path for equation, path in visited(jaxpr) if equation.primitive.name == PALLAS_CALL)
+    each = [(equation.primitive.name, path) for equation, path in visited(jaxpr)]
+    if any(name in OTHER_KERNELS for name, _ in each):  # no CPU runs SparseCores
+        return False
+    paths = (path for name, path in each if name == PALLAS_CALL)
     return all(eqn.primitive.name in through for path in paths for eqn in path)

@@ -291,7 +291,7 @@ def test_a_sentence_of_libtpu_gets_a_cause_and_a_remedy(text, words, prefix) -> 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
 def test_libtpu_says_so_of_half_a_row_and_of_64_bits(monkeypatch) -> None:
-    monkeypatch.setattr("puzzles._examine.examining.has_libtpu", lambda: True)
+    monkeypatch.setattr("puzzles._compile.compiler.has_libtpu", lambda: True)
 
     def half_a_row(x_hbm, o_ref, buffer, sem):
         pltpu.sync_copy(x_hbm.at[:, pl.ds(0, 64)], buffer)

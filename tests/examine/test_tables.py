@@ -13,7 +13,6 @@ import sample
 
 from puzzles import examine
 from puzzles._compile import has_libtpu
-from puzzles._examine import examining
 
 RIGHT = {**launches.LAUNCHES, **{f"jax {k}": v for k, v in production.LAUNCHES.items()}}
 COMPILED = ("softmax_rows", "jax splash", "jax gmm", "jax paged")
@@ -70,7 +69,7 @@ def test_a_planted_fault_is_found_and_named(
     fault: sabotage.Planted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fault.kind != "compile":
-        monkeypatch.setattr(examining, "has_libtpu", lambda: False)
+        monkeypatch.setattr("puzzles._compile.compiler.has_libtpu", lambda: False)
     elif not has_libtpu():
         pytest.skip("needs libtpu")
     # Two cores share a grid on v5p; on v5e, which has one, what they would do is a warning.

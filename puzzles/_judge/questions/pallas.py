@@ -11,7 +11,7 @@ def in_a_kernel(run: Run) -> Breach | None:
     """Require a kernel."""
     if run.launches:
         return None
-    foreign = (*run.traced.other_kernels, "")[0]
+    foreign = next((kernel.mesh for kernel in run.traced.other_kernels), "")
     form = "other" if foreign else ""
     return run.wrong("no-kernel", form=form, name=run.puzzle.name, other=foreign)
 
