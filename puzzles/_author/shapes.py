@@ -28,7 +28,7 @@ def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
         lines = cell.source.split("\n")
         for node in reversed(ast.parse(plain(cell.source)).body):
             if isinstance(node, ast.FunctionDef) and node.name in puzzle.blanks:
-                first = node.body[0].lineno - 1
+                first = min(n.lineno for n in ast.walk(node.body[0]) if hasattr(n, "lineno")) - 1
                 lines[first:first] = comments[node.name]
         cell.source = "\n".join(lines)
 
