@@ -9,11 +9,11 @@ from jaxtyping import Array, Float, Int, Int8
 from puzzles import INTERPRET, find
 
 # %% [markdown]
-# ## block_scaled_grouped_matmul: no longer once, at the last k
+# ## block_scaled_grouped_matmul: scales that change along K
 #
 # The largest weight of a column sets the scale for all of it, so one outlier costs all the others their
 # precision. As in DeepSeek-V3 (2024), confine the damage: a scale holds for **128 weights along K** only. Out
-# of which part of the sum can it be taken now?
+# of which part of the sum can you take it now?
 #
 # $$\sum_k x_{mk}\, q_{kn}\, s_{bn}, \qquad b = \lfloor k / 128 \rfloor$$
 #
@@ -130,8 +130,8 @@ def block_scaled_grouped_matmul(
 
 
 # %% [markdown]
-# What do the blocks bring, and what do they cost? Below, one weight in 1000 is 20 times as large. The scales are
-# more bytes now. And for every block, the vector unit multiplies and adds a tile of results.
+# What do you gain from scales for each block, and what do they cost? Below, one weight in 1000 is 20 times as
+# large. The scales are more bytes now. And for every block, the vector unit multiplies and adds a tile of results.
 
 # %% active="ipynb"
 # from puzzles.grouped_matmul.block_scaled_grouped_matmul import quantised
@@ -206,7 +206,7 @@ def block_scaled_grouped_matmul(
 #
 #
 # def milliseconds(fn, *shapes, repeats=10):
-#     """Return the host's time for a run. Operands are ones: it depends on shapes and sizes, hardly on data."""
+#     """Return the host's time for a run. Operands are ones: data hardly change the time, shapes and sizes do."""
 #     import time
 #
 #     *data, sizes = shapes
@@ -241,7 +241,7 @@ def block_scaled_grouped_matmul(
 # if "Megablox" in rivals:
 #     print(f"Megablox: jax/experimental/pallas/ops/tpu/megablox/gmm.py, JAX {jax.__version__}")
 # if INTERPRET:
-#     print("This is a CPU: how long each takes, only a TPU can tell.")
+#     print("This is a CPU: only a TPU can tell how long each takes.")
 
 # %% tags=["author"]
 import numpy as np

@@ -33,9 +33,9 @@ from puzzles import INTERPRET, find, trace
 # and the f32 accumulator once.
 #
 # Choose `(bm, bk, bn)` for bf16 that fit into `vmem_bytes` and cost at most 5 % more than the best.
-# They divide `M`, `K`, `N`; `bk` and `bn` are multiples of 128, `bm` of 16, and **at least 128**, unless
-# `M` is less: the matrix unit loads a block of weights, then streams rows past it, and few rows do not
-# hide the loading. `visits(M, E, bm)` counts the visits.
+# They divide `M`, `K`, `N`; `bk` and `bn` are multiples of 128, `bm` of 16. `bm` is **at least 128**,
+# unless `M` is less: the matrix unit loads a block of weights, then streams rows past it, and few rows
+# do not hide the loading. `visits(M, E, bm)` counts the visits.
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
@@ -43,7 +43,7 @@ from puzzles import INTERPRET, find, trace
 def launched(M, K, N, E, bm, bk, bn, sizes=None, vmem_bytes=None):
     """The launch of `grouped_matmul` with these tiles, read without running it.
 
-    vmem_bytes: how much VMEM it asks for, or None for what a kernel gets unasked.
+    vmem_bytes: the VMEM that it asks for, or None for the default.
     """
 
     group_sizes = np.full(E, M // E) if sizes is None else sizes
@@ -91,7 +91,7 @@ def visits(M: int, E: int, bm: int) -> int:
 
 # %%
 def choose_tiles_spec(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, int, int]:
-    """Return the cheapest of all tiles. A receipt for each makes this much too slow."""
+    """Return the cheapest of all tiles. It traces a launch for each, which is much too slow."""
     rows, some, others = (range(b, n + 1, b) for n, b in ((M, 16), (K, 128), (N, 128)))
     every = ((bm, bk, bn) for bm in rows for bk in some for bn in others)
     whole = [one for one in every if not (M % one[0] or K % one[1] or N % one[2])]
@@ -128,9 +128,9 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
 # %% [markdown]
 # Below are 8 or 64 experts, with many rows or few. With many rows, products can be the largest cost: the first layer's
 # tiles move 284 MiB, so 317 FLOPs for each byte, while a v5e can do 240. With few rows, bytes cost most, and most
-# bytes are weights. With a `bm` far above a group's rows, products would cost more than that. None of the tiles that
-# [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/data/autotuning) has tuned for its
-# Megablox on TPUs (2026) has fewer than 128 rows.
+# bytes are weights. With a `bm` far above a group's rows, products would cost more than bytes. None of the tiles
+# that [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/data/autotuning) has tuned for its Megablox on
+# TPUs (2026) has fewer than 128 rows.
 #
 # A router's groups are not equal like these: tile edges cut more of them, and some experts get no rows, so that whole K
 # never fetches their weights. In the last two lines, the tiles that are best for equal groups cost 1.5 times as much as
@@ -182,7 +182,7 @@ def accepts(tiles, M, K, N, E, vmem_bytes):
         whole = isinstance(tile, int | np.integer) and tile > 0
         assert whole, f"{name} is {tile!r}: it must be a positive int"
         of = 16 if name == "bm" else 128
-        assert tile % of == 0, f"{name} = {tile} is no multiple of {of}"
+        assert tile % of == 0, f"{name} = {tile} is not a multiple of {of}"
         assert size % tile == 0, f"{name} = {tile} does not divide {axis} = {size}"
     assert tiles[0] >= min(128, M), (
         f"bm = {tiles[0]}: the matrix unit would load each block of weights for {tiles[0]} "

@@ -131,8 +131,9 @@ def fused_gate_up(
 # print(f"two launches  {2 * each.hbm_bytes / 2**30:5.2f} GiB, and {3 * M * N * 2 / 2**30:.2f} to multiply")
 
 # %% [markdown]
-# **And it trains.** The two sums were never stored, so the rule computes them again, and takes silu's
-# derivative between the kernels of `moe_layer`'s rule: seven launches in the reference, with the forward one.
+# **And it trains.** The two sums were never stored, so the rule computes them again. Then it takes silu's
+# derivative, and calls both kernels of `moe_layer`'s rule for each product. With the forward pass, the
+# reference makes seven launches.
 
 
 # %%

@@ -68,7 +68,7 @@ import itertools
 
 
 def tiles(M, K, N, dtype, weights=1, E=1):
-    """Rows, blocks of K and of N, for E experts; `weights` products share the rows."""
+    """Return (bm, bk, bn) for E experts; `weights` is the number of products of the same rows."""
     # equal blocks of K: beyond K's edge there is garbage, which would enter the sum
     equal = [K // n for n in range(1, K // 128 + 1) if K % (128 * n) == 0] or [K]
     if K * N < 512 * 512:  # small weights, as in the check, take small blocks
@@ -81,11 +81,11 @@ def tiles(M, K, N, dtype, weights=1, E=1):
         visits = pl.cdiv(M, bm) + experts - 1  # at most
         rows, often = (M, experts) if bk == K else (visits * bm, visits)
         moved = columns * rows * K + weights * often * K * N + M * N
-        # by libtpu's estimate, to load the weights takes a visit as long as 64 rows more
+        # by libtpu's estimate, loading the weights takes a visit as long as 64 more rows would
         products = weights * visits * (bm + 64) * K * columns * bn
         steps = columns * visits * (K // bk)
         seconds = size * moved / 820e9, 2 * products / 197e12, steps * 0.4e-6
-        # few terms make the additions to the sum dear
+        # with a small bk, the additions to the sum take a larger share of the time
         price = bk < min(K, 512), max(seconds), sum(seconds)
         # two buffers for each block, and one for each sum in f32; the rest of 16 MiB is for the body
         buffers = 2 * (bm * bk + weights * bk * bn + bm * bn) * size + 4 * weights * bm * bn
@@ -98,7 +98,7 @@ def tiles(M, K, N, dtype, weights=1, E=1):
 
 
 def work(M, K, N, E, dtype):
-    """What the caller asks for: a row times its expert's weights, and no padding."""
+    """Return the cost of each row times its expert's weights, without padding."""
     numbers = M * K + min(E, M) * K * N + M * N
     return pl.CostEstimate(
         flops=2 * M * K * N, transcendentals=0, bytes_accessed=numbers * dtype.itemsize

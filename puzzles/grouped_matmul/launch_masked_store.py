@@ -27,7 +27,7 @@ from puzzles import INTERPRET
 # * `pltpu.PrefetchScalarGridSpec` gets `num_scalar_prefetch`, `grid`, `in_specs` and `out_specs`.
 # * An index map gets the program ids, then the Refs of *all* prefetched arrays. `*_` accepts any
 #   number of them.
-# * The arrays: first those that are prefetched, in the order of their Refs in the kernel.
+# * The call takes the prefetched arrays first, in the order of the kernel's Refs.
 #
 # State the `dimension_semantics` as well. Prefetching does not change them.
 

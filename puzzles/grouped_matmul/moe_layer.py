@@ -189,9 +189,9 @@ def moe_layer(
 #   tiles, which begin where the group does. So hardly any row is computed for two groups, and at a group's
 #   end only a part of the tile is computed. To run it, pass `implementation="mosaic_tpu_v2"`, from release
 #   0.0.13 on.
-# * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html) has
-#   the same arguments, as an operation of XLA. The reference kernels are tested against it. Try it
-#   first; a cell at the end of this notebook times both on a TPU.
+# * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html)
+#   takes the same arguments, and is an operation of XLA. The reference kernels are tested against
+#   it. Try it first; a cell at the end of this notebook times both on a TPU.
 # * [MegaBlocks](https://arxiv.org/abs/2211.15841) is the paper that began this, on GPUs: no token
 #   dropped, and no expert padded beyond its last block.
 #

@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## permuted_matmul: index maps that read data
 #
-# Here are `E` matrices and `E` weights to multiply: matrix `e` with `rhs[perm[e]]`. But
-# `perm` is an array, known only when the program runs:
+# Multiply each of `E` matrices by one of `E` weights: `lhs[e]` by `rhs[perm[e]]`. But `perm` is an array, known only
+# when the program runs:
 #
 # ```text
 # perm = [2, 0, 1]
@@ -33,12 +33,12 @@ from puzzles import INTERPRET
 #
 # * the prefetched arrays are the **first arguments** of the call, and have no BlockSpec;
 # * the kernel gets their Refs **first**, before those of the inputs;
-# * every index map gets them **last**, after the program ids, even unused. It reads one number at a
-#   time: `perm_ref[n]`.
+# * every index map gets them **last**, after the program ids, used or not. It
+#   reads one number at a time: `perm_ref[n]`.
 #
 # ![At each of three steps lhs and the output move on by one, while perm chooses the block of rhs.](diagrams/grouped_matmul/permuted_matmul.svg)
 #
-# The kernel, folded, is `tiled_matmul`'s with k on axis 3, and does not look at `perm_ref`. Write the three BlockSpecs.
+# The folded kernel is `tiled_matmul`'s, with k on axis 3. It does not read `perm_ref`. Write the three BlockSpecs.
 
 
 # %%

@@ -49,7 +49,7 @@ def quantized_grouped_matmul_spec(
 
 
 # %%
-# `tiles` fits here, too: a block of int8 and its bf16 copy take no more than two blocks of bf16
+# `tiles` also fits here: a block of int8 and its bf16 copy take no more than two blocks of bf16
 from puzzles.grouped_matmul._sizes import check_sizes
 from puzzles.grouped_matmul.grouped_matmul import tiles
 
@@ -95,8 +95,8 @@ def quantized_grouped_matmul(
         )
     if scales.shape != (E, 1, N):
         raise ValueError(
-            f"scales of shape {scales.shape}: one a column, {(E, 1, N)}, as jnp.broadcast_to "
-            "makes them"
+            f"scales of shape {scales.shape}: one for each column, {(E, 1, N)}, as "
+            "jnp.broadcast_to makes them"
         )
     check_sizes(group_sizes, M)
     bm, bk, bn = tiles(M, K, N, lhs.dtype, E=E)
@@ -132,7 +132,7 @@ def quantized_grouped_matmul(
 # %% [markdown]
 # 512 requests decode one token each, with 64 experts and 1024 × 4096 weights of 4, 2 and 1 bytes. The table shows the bytes that
 # the reference's launch moves, and the least time that a v5e takes to move them. (In f32, these blocks would need more VMEM
-# than a kernel gets unasked.)
+# than a kernel gets by default.)
 
 # %% active="ipynb"
 # M, K, N, E, S = 512, 1024, 4096, 64, jax.ShapeDtypeStruct

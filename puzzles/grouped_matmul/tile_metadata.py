@@ -27,9 +27,9 @@ from puzzles import find
 #   revisited in consecutive steps only.
 # * Empty groups are not in the list. Nor are tiles without rows, if the sizes add up to less than `M`.
 # * Under `jit` a shape cannot depend on data, so the arrays are as long as the worst case: **`M // bm + E -
-#   1`**. (One visit for each tile, and one more for each group that begins inside one, as all but the
-#   first may.) `num_steps`, an int32 scalar, says how many entries count. The rest only has to be legal:
-#   below `E`, and below `M // bm`.
+#   1`**. (Each tile needs one visit, plus one for each group that begins inside it: at most `E - 1`
+#   groups.) `num_steps`, an int32 scalar, says how many entries count. The
+#   rest only has to be legal: below `E`, and below `M // bm`.
 #
 # Here `bm` divides `M`, and at least one group has rows. At which step do each group's visits begin?
 # These are offsets again, counted in visits.
@@ -63,7 +63,7 @@ def tile_metadata(
         whole = -(-M // bm) * bm
         raise ValueError(
             f"tiles of {bm} rows do not divide M={M}: pad the rows to {whole}; "
-            "group_sizes stay, so the new ones are nobody's"
+            "group_sizes stay, so the new rows belong to no group"
         )
     check_sizes(group_sizes, M)
     E = len(group_sizes)

@@ -53,8 +53,8 @@ Attention is a matrix multiplication, a softmax and another matrix multiplicatio
 intermediate result is too large to keep. This ladder leads from a stable softmax to kernels that never
 materialise the scores, and that neither compute nor fetch the blocks that a mask hides entirely. Near the end
 you compare your own kernel with SplashAttention, which JAX ships for TPUs: the same numbers for every row
-that attends to anything, and no more tiles. Then you add the gradients, leave out the softmax, and at last
-bring it to the loss of a large vocabulary.
+that attends to anything, and no more tiles. Then you add the gradients, try attention without a softmax,
+and at last compute the loss of a large vocabulary in the same way.
 
 It builds on `basics.ipynb`: you should know Refs, grids, index maps, scratch and `pl.when`.
 As in `basics`, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU.
@@ -84,10 +84,12 @@ JAX's two backward kernels.
 The forward pass keeps one number per row for them. The same number also lets you merge attention that was computed in pieces.""",
     "linear_attention": """## Part V: a state in place of the keys
 
-Without the softmax, one matrix replaces all earlier keys and values. Most layers of some models of 2025 work this way. Your kernel
-carries the matrix in scratch, from chunk to chunk. Then the matrix learns to forget. You need nothing of Parts II to IV for it.""",
+Without the softmax, one matrix replaces all earlier keys and values. In some models of 2025, most layers work this way. Your
+kernel carries the matrix in scratch, from chunk to chunk. Then the matrix learns to forget. This part does not need
+Parts II to IV.""",
     "vocabulary_loss": """## Part VI: the last layer
 
-A language model ends with another softmax, over all words that could come next. For a large vocabulary its scores are the
-largest array of a training step. The online softmax needs none of it. Of the earlier parts, you need Part I and `attention_lse`.""",
+A language model ends with another softmax, over all words that could come next. For a large vocabulary, its scores are
+the largest array of a training step. The online softmax never stores them. Of the earlier parts, you need Part I and
+`attention_lse`.""",
 }

@@ -77,8 +77,8 @@ def dense_mask(tiles, partial_masks, T, S, segment_ids=None, rule=None):
 
 
 # %% [markdown]
-# So `by_columns` reorders the visits: 4 and 8 mark the first and the last of a *column*. A column that no query attends to gets a
-# dead visit, which writes zeros.
+# So `by_columns` reorders the visits: 4 and 8 now mark the first and the last visit of a *column*. A column that no query attends
+# to gets a dead visit, which writes zeros.
 
 
 # %%
@@ -92,9 +92,10 @@ def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
 
 
 def by_columns(tiles, N, K, R, J):
-    """Return a list by key head and column, from a list by rows (R per head) with J columns.
+    """Return the visits of a list reordered by key head and column.
 
-    Rows are counted through the query heads in the list, columns through its key heads.
+    `tiles` goes by rows: R rows for each query head in it, and J columns. In the result, rows are
+    numbered across the query heads of the list, and columns across its key heads.
     """
     rows, cols, masks, flags = tiles
     kinds = flags & 3
@@ -137,7 +138,7 @@ def attention_dkv(
     )
     R, J = T // bq, S // bk  # rows of tiles in a query head, columns in a key head
     assert int(tiles[0][-1]) + 1 in (R, N * R) and tiles[1].max() < J, (
-        "the list is that of another mask"
+        "the list belongs to another mask"
     )
     rows, cols, masks, flags = by_columns(tiles, N, K, R, J)
     lists = (int(cols[-1]) + 1) // J  # 1: one mask for all heads, K: the list has all of them
@@ -173,7 +174,7 @@ def attention_dkv(
         q_ids, kv_ids = segment_ids[0].reshape(1, T), segment_ids[1].reshape(1, S)
     needs_patterns = rule is None and (flags & 3 == 1).any()
     assert not needs_patterns or len(partial_masks), "partial tiles need a rule, or patterns"
-    patterns = np.swapaxes(partial_masks, 1, 2) if needs_patterns else None  # transposed, too
+    patterns = np.swapaxes(partial_masks, 1, 2) if needs_patterns else None  # transposed as well
     operands = (q, k, v, do, lse, delta, patterns, q_ids, kv_ids)
     dk, dv = pl.pallas_call(
         functools.partial(attention_dkv_kernel, soft_cap=soft_cap, rule=rule),
@@ -222,7 +223,7 @@ def weights(q, k, v, do, lse, delta, seen, soft_cap):
 
 # %% [markdown]
 # Fill in the start, the two sums and the stores. `opens` and `closes` mark a column's first and last step. `p` and `ds` are given,
-# (bk, bq) and in f32, without the last 1/√H. Dots take `q`'s dtype, and return f32.
+# (bk, bq) and in f32, without the factor 1/√H of dk. Dots take `q`'s dtype, and return f32.
 
 
 # %%

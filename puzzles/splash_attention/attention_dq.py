@@ -14,8 +14,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## attention_dq: the weights again, and their gradient
 #
-# `lse` gives each weight back in any tile: `exp(s - lse)` is already normalised. `do` is the gradient of the result, and three
-# lines lead from it to the queries:
+# From `lse` you get each weight again, in any tile: `exp(s - lse)` is already normalised. `do` is the gradient of the result,
+# and three lines lead from it to the queries:
 #
 # ```text
 # forward                    backward
@@ -31,9 +31,9 @@ from puzzles import INTERPRET
 #                    k v      k v      k v
 # ```
 #
-# Why `delta`? A row's weights sum to 1: if one grows, the others shrink. So `dp` counts only relative to the row's mean of `dp`,
-# weighted by `p`. A tile has only a few keys of a row. But the sum of p·(do·v) is do·(sum of p·v), which is do·o:
-# one number per row, known before the launch.
+# Why `delta`? A row's weights sum to 1: if one grows, the others shrink. So only the difference between `dp` and the row's mean
+# of `dp`, weighted by `p`, counts. A tile has only a few keys of a row. But the sum of p·(do·v) is do·(sum of p·v), which is
+# do·o: one number per row, known before the launch.
 # %%
 from puzzles.splash_attention._masks import vmem_limit
 from puzzles.splash_attention.computed_masks import Rule
@@ -118,7 +118,7 @@ def attention_dq(
     R = T // bq  # rows of tiles in a head
     rows, cols, masks, flags = tiles
     assert int(rows[-1]) + 1 in (R, N * R) and cols.max() < S // bk, (
-        "the list is that of another mask"
+        "the list belongs to another mask"
     )
     lists = (int(rows[-1]) + 1) // R  # 1: one mask for all heads, N: one for each
     assert rule is None or lists == 1, "all heads share a rule: give it the list of one head"
@@ -430,7 +430,7 @@ PUZZLE = Puzzle(
         "`lse` and `delta` are columns, (bq, 1), and broadcast. `jnp.where` drops masked "
         "weights, even if their exponentials are infinite. `jax.lax.dot_general` contracts the "
         "last axes of `do` and `v`; `.astype` before the dot that takes ds.",
-        "The slope is 1 at score 0, and 0 where `bent` is ±1. Then five lines: p is an "
+        "The slope is 1 at score 0, and 0 where `bent` is ±1. Then five statements: p is an "
         "exponential where `seen` is True and 0 elsewhere; dp is a dot; ds is a product of "
         "three factors, one of them a difference; dq is a dot with ds; and acc grows by dq "
         "times the scale.",

@@ -27,8 +27,8 @@ from puzzles import INTERPRET, find
 #           ──→ lse  (T, 1) ─── kept ──────────────────→ exp(s - lse) = p
 # ```
 #
-# How does it follow from m and l? The sum itself may overflow. And what is it for a row that attends to nothing, whose sum
-# has no terms?
+# How does lse follow from m and l? The sum itself may overflow. And what is the lse of a row that attends to nothing,
+# whose sum has no terms?
 #
 # The kernel is `splash_attention`'s, with values of their own width, Hv. Fill in the store of a row's last
 # visit, and the launch's second output.
@@ -151,9 +151,9 @@ def attention_lse(
 
 # %% [markdown]
 # Is one number per row really enough? The next cell computes the weights again, from q, k and the reference's lse, without a maximum or a sum.
-# Rows that attend to nothing have no weights. JAX's kernel writes the same number in 128 copies, one per lane, and XLA keeps one of them:
-# (heads, T), 4 bytes per row. Yours is a column. As the output of a kernel it is also 128 lanes wide in HBM. The
-# backward pass gets it as a row.
+# Rows that attend to nothing have no weights. JAX's kernel also writes an lse, in 128 copies, one per lane, and XLA keeps one of
+# them: (heads, T), 4 bytes per row. Yours is a column. As the output of a kernel it is also 128 lanes wide in HBM.
+# The backward pass gets it as a row.
 
 # %% active="ipynb"
 # T, H = 512, 64

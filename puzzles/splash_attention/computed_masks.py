@@ -30,10 +30,12 @@ from puzzles import INTERPRET, find
 # The list is still made before the launch, by calling the rule block by block. No array of T × S numbers is ever made.
 #
 # In the kernel of `splash_attention`, fill in the mask of a tile. Which tile is it? A step has only `t`, and the rule
-# needs numbers in the whole sequence.
+# needs row and column numbers of the whole sequence.
 
 # %%
-Numbers = Int[Array, "bq bk"]  # of rows or columns in the sequence; a shape that broadcasts will do
+Numbers = Int[
+    Array, "bq bk"
+]  # row or column numbers in the sequence, or a shape that broadcasts to it
 from collections.abc import Callable
 
 Rule = Callable[[Numbers, Numbers], Bool[Array, "bq bk"]]

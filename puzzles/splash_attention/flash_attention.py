@@ -47,7 +47,7 @@ def flash_attention_spec(
 
 
 def spread(x, like):
-    """Return x, whose 128 lanes are all equal, with as many lanes as `like`; a column as it is."""
+    """Repeat the equal lanes of x, (rows, 128), to the width of `like`. Return a column unchanged."""
     n = like.shape[1]
     return x if x.shape[1] == 1 else jnp.tile(x, (1, pl.cdiv(n, 128)))[:, :n]
 
@@ -122,7 +122,7 @@ def flash_attention(
 #
 # The limit is VMEM. It holds the blocks and the scratch. With large blocks, the body's intermediates count as well: `s` and
 # `p` have bq × bk numbers each. The last blocks do not fit into the 16 MiB that a v5e gives a kernel by default. The table
-# counts the reference; try other blocks.
+# shows the reference; try other blocks.
 #
 # And the 128 lanes? Columns give the same numbers, at a price. By libtpu's estimate for v5e they take 1.4 times the cycles in blocks of
 # 512 × 512, and 1.8 times in blocks of 1024 × 512. JAX's kernels keep m and l in 128 lanes, and so do yours from here on.

@@ -17,8 +17,9 @@ from puzzles import INTERPRET
 #
 # $$S_t = e^{g_t} S_{t-1} + k_t^\top v_t \qquad\qquad o_t = q_t\, S_t$$
 #
-# How much of token s is left at token t? All factors after s count, to that of t. Factors multiply, so their logarithms
-# add: it is e to the power of a **difference of two running sums**. The launch sums from the start of each chunk:
+# How much of token s is left at token t? The factors after s count, up to that of t. Factors multiply, so their
+# logarithms add: what is left is e to the power of a **difference of two running sums**. The launch sums
+# from the start of each chunk:
 #
 # ```text
 #          the chunk begins       s           t      the chunk ends
@@ -33,8 +34,8 @@ from puzzles import INTERPRET
 #
 # `row` holds these sums, (1, C), and `column` is its transpose. So `column - row` has a difference for each query and key.
 #
-# Fill in the rest of `linear_attention`, with a decay on each of these four ways. Head 0 forgets fast: within a chunk it loses
-# a factor of e⁸⁹ and more, and e⁸⁹ overflows float32. Where might your kernel compute it?
+# Fill in the rest of `linear_attention`, with the decay of each of the four arrows. Head 0 forgets fast: within a chunk it
+# loses a factor of e⁸⁹ or more, and e⁸⁹ overflows float32. Where might your kernel compute it?
 
 
 # %%
@@ -104,24 +105,24 @@ def gated_linear_attention(
 
 
 # %% [markdown]
-# The products are those of `linear_attention`, and a row of sums adds less than 1 % to the bytes. A decay for each token costs so little
-# because it belongs to a score: the score is multiplied after its product, by a power of the difference.
-# A power of each sum alone would do in exact arithmetic, $e^{a - b} = e^a e^{-b}$. But here one factor underflows and the other overflows:
+# The products are those of `linear_attention`, and a row of sums adds less than 1 % to the bytes. A decay for each token costs so
+# little because it is a single factor of each score: after the dot, the score is multiplied by e to the power of the difference. In
+# exact arithmetic two factors would do as well, $e^{a - b} = e^a e^{-b}$. But here one of them underflows and the other overflows:
 
 # %% active="ipynb"
 # sums = -1.5 * np.arange(1, 129, dtype=np.float32)  # head 0 forgets faster still
 # with np.errstate(over="ignore", invalid="ignore"):
 #     for query, key in ((50, 49), (100, 99)):
 #         apart = np.exp(sums[query]) * np.exp(-sums[key])
-#         print(f"from key {key} to query {query}: {np.exp(sums[query] - sums[key]):.4f}, by two powers {apart:.4f}")
+#         print(f"from key {key} to query {query}: {np.exp(sums[query] - sums[key]):.4f}, by two factors {apart:.4f}")
 
 # %% [markdown]
 # <details><summary>More: a decay for each channel</summary>
 #
 # [Gated linear attention](https://arxiv.org/abs/2312.06635) (Yang et al., 2023) has a decay for each of the H rows of the state. A score
-# is a sum over these rows, so the decay has to come before the sum, as two powers. The authors cut each chunk into smaller
-# ones against the overflow. [Mamba-2](https://arxiv.org/abs/2405.21060) (Dao and Gu, 2024) has one decay for each token and head, as
-# here, so that all the work is in products of matrices.
+# is a sum over these rows, so the decay has to come before the sum, as two factors. The authors cut each chunk into
+# smaller ones against the overflow. [Mamba-2](https://arxiv.org/abs/2405.21060) (Dao and Gu, 2024) has one decay for
+# each token and head, as here, so that all the work is in products of matrices.
 #
 # </details>
 #
@@ -172,18 +173,18 @@ PUZZLE = Puzzle(
     outside=("cumsum",),
     tolerance=2e-4,  # the spec is in float64
     hints=[
-        "Go through the four arrows of the drawing. Each is a power of the sum at its end minus "
+        "Go through the four arrows of the drawing. Each is e to the power of the sum at its end minus "
         "the sum at its start. No such difference is above 0, because an arrow points forward in "
         "time.",
         "The index `[:, -1:]` takes the last number of a row as (1, 1). Above the diagonal the "
-        "column minus the row is positive, so its power may be infinite: `jnp.where` drops it, and "
-        "a multiplication by 0 makes NaN of it.",
-        "Multiply the scores by the powers of the column minus the row, then mask them. Multiply q "
-        "by the powers of the column, for its product with the state. Multiply k by the powers of "
-        "the last sum minus the column, for the new state. Multiply the old state by the power of "
-        "the last sum.",
+        "column minus the row is positive, so its exponential may be infinite: `jnp.where` drops it, "
+        "and a multiplication by 0 makes NaN of it.",
+        "Multiply the scores by the exponentials of the column minus the row, then mask them. "
+        "Multiply q by the exponentials of the column, for its product with the state. Multiply k "
+        "by the exponentials of the last sum minus the column, for the new state. Multiply the old "
+        "state by the exponential of the last sum.",
     ],
     explain="""Running sums of logarithms turn a product of decays between any two tokens into one
-    difference. Only differences along the direction of time are raised to a power, so no power is above
-    1. The scores take a (C, C) matrix of powers, the other three ways a column or a single number.""",
+    difference. Only differences along the direction of time are exponentiated, so no factor is above 1.
+    The scores take a (C, C) matrix of factors, the other three arrows a column or a single number.""",
 )

@@ -90,8 +90,9 @@ def linear_attention(
 
 
 # %% [markdown]
-# Nothing here grows with T²: k and v are read once, and a step always takes the same four products. The table sets it
-# beside `flash_attention`, for one head of 128 numbers; a causal mask would halve the dots of that.
+# Nothing here grows with T²: k and v are read once, and a step always takes the same four products. The table
+# compares it with `flash_attention`, for one head with H = 128. A causal mask would halve the dots of
+# `flash_attention`.
 
 # %% active="ipynb"
 # linear, flash = find("linear_attention").solution, find("flash_attention").solution
@@ -105,13 +106,13 @@ def linear_attention(
 # %% [markdown]
 # Decoding gains most. A softmax looks at all earlier keys and values again, for every new token: the pages of `pipelines.ipynb`.
 # Here a head keeps H × Hv numbers. The price is that they have to be enough: at most H keys can be orthogonal, so with
-# more of them a query also gets a part of values that it does not look for.
+# more keys, a query also gets parts of values that it does not look for.
 #
 # <details><summary>More: how large is a chunk?</summary>
 #
-# For each token the masked product takes C (H + Hv) multiplications, and the state 2 H Hv. For H = Hv = C both are equal. A larger chunk
-# means fewer steps and more work; half of it lies above the diagonal. With C = 1 the kernel is the spec, and
-# with C = T it is attention without a softmax.
+# For each token the masked product takes C (H + Hv) multiplications, and the state 2 H Hv. For H = Hv = C both are equal. A larger
+# chunk means fewer steps, and more work in the masked product, half of which is above the diagonal. With C = 1 the kernel is the
+# spec, and with C = T it is attention without a softmax.
 #
 # </details>
 #

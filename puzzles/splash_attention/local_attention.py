@@ -27,9 +27,9 @@ from puzzles import INTERPRET
 #
 # ![A map of score blocks: a band along the diagonal is computed, blocks on both sides of it are skipped.](diagrams/splash_attention/local_attention.svg)
 #
-# The left edge brings a trap. Look at row 255. The first block that its row of blocks computes is block 0, and there row
-# 255 attends to **nothing**: its window begins at column 127. All its scores in this block are `-inf`, and its maximum is still
-# the start of `m`. What must that start be, so that `exp(s - m_new)` is 0 and not NaN?
+# The left edge brings a trap. Look at row 255. It belongs to i = 1, whose first block with work is block 0. There row 255
+# attends to **nothing**: its window begins at column 127. All its scores in this block are `-inf`, and its maximum is
+# still the start of `m`. What must that start be, so that `exp(s - m_new)` is 0 and not NaN?
 #
 # Fill in this start, the condition `needed`, the scale 1/√H and the mask, and the index map of `k` and `v`. Which is the
 # first block that block `i` of the queries needs, and which the last?

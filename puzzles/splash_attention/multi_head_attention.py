@@ -22,7 +22,7 @@ from puzzles import INTERPRET, find
 # ```
 #
 # `jnp.repeat(k, N // K, axis=0)` writes a copy `N / K` times as large to HBM before the first score is computed. You
-# need no copy: an **index map** may choose the same block in two steps.
+# need no copy: an **index map** may choose the same block for several heads.
 #
 # ![Query heads 0 and 1 both use key head 0, whose blocks stay in VMEM; query head 2 fetches key head 1.](diagrams/splash_attention/multi_head_attention.svg)
 #

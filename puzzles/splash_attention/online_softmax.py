@@ -12,9 +12,10 @@ from puzzles import INTERPRET
 #
 # Two passes read `x` twice, only because the sum waits for the finished maximum. Does it have to?
 #
-# Sum with the largest number *so far*, `m_old`. When a block brings a larger one, `m_new`, the terms that you have already
-# added are too large: each is $e^{x - m_{old}}$ and should be $e^{x - m_{new}}$. But they are all wrong **by the same
-# factor**, so one multiplication corrects their sum, without another look at `x`.
+# Subtract the largest number *so far*, `m_old`, and sum the exponentials. When a block brings a larger one, `m_new`,
+# the terms that you
+# have already added are too large: each is $e^{x - m_{old}}$ and should be $e^{x - m_{new}}$. But they are all wrong
+# **by the same factor**, so one multiplication corrects their sum, without another look at `x`.
 #
 # ![The terms of a sum as bars, after each of three blocks: when the maximum grows, all earlier bars shrink by the same factor.](diagrams/splash_attention/online_softmax.svg)
 #

@@ -66,7 +66,7 @@ def splash_attention_kernel(
     rows_ref, cols_ref, masks_ref, flags_ref,  # in SMEM, the whole lists
     q_ref, k_ref, v_ref, mask_ref, o_ref, m_ref, l_ref, acc_ref,
 ):  # fmt: skip
-    # flags, kind; first, last: the row begins, ends; needed: is there work?
+    # flags, kind; first: does a row begin? last: does it end? needed: is there work?
     ### BEGIN SOLUTION
     flags = flags_ref[pl.program_id(0)]
     kind = flags & 3
@@ -146,8 +146,8 @@ def splash_attention(
 # **Three things can be skipped, and you have skipped them one after another:** the arithmetic, with `pl.when`;
 # the traffic, with an index that does not change; and now the steps, with a list. How much each saves depends
 # on the mask. Below is the reference on a window of 1024 keys, at a length where a dense mask would take 16
-# GiB. You do not need that mask: four rows of blocks show the kinds of all tiles, and the list is made from
-# block numbers.
+# GiB. You do not need that mask: its first four rows of blocks contain every kind of tile, and the list
+# follows from block numbers.
 #
 # The price: the list grows with the work, 16 bytes per tile, and it has to fit into SMEM, 1 MiB. That is why flags are
 # packed into one number, and why long sequences need large blocks. And its one axis is `arbitrary`: on a chip with two

@@ -14,8 +14,8 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## splash_multi_head: all of it
 #
-# Together: many heads, grouped keys, any mask (an array or a rule, for all heads or for each), documents, capped
-# scores, f32 and bf16.
+# All in one kernel: many heads, grouped keys, any mask (an array or a rule, for all heads or for each),
+# documents, capped scores, f32 and bf16.
 #
 # **Where do heads go in a flat list?** If every head has its own mask, stack the heads' rows
 # and make one list: with `R = T // bq` rows of tiles per head, visit `t` belongs to head `rows[t] // R`, and to its
@@ -32,13 +32,14 @@ from puzzles import INTERPRET, find
 # no masks. `None` then replaces the operand, its spec and its Ref. Without a rule, `rule` is `None`. Test for `None` with *Python's* `if`,
 # which runs while the kernel is traced.
 #
-# You write the work of a tile; `splash_specs`, which returns specs for six operands, present or not, and for the output; and the grid. All
-# heads share a rule.
+# You write three things: the work of a tile; `splash_specs`, which returns a spec for each of the six operands, present or not, and
+# for the output; and the grid. All heads share a rule.
 #
 # <details><summary>More: the price of a list</summary>
 #
-# A dense mask for 131,072 tokens would take 16 GiB. A list takes 16 bytes per tile. But a rule is called for every pair of
-# tokens, so `splash_multi_head` accepts a rule for up to 32,768 tokens. Beyond that, make the list from block numbers and pass it to `splash_over_tiles`.
+# A dense mask for 131,072 tokens would take 16 GiB. A list takes 16 bytes per tile. But to list its tiles, a rule is
+# evaluated for every pair of tokens, so `splash_multi_head` accepts a rule for up to 32,768 tokens. Beyond that, make the list from block numbers and
+# pass it to `splash_over_tiles`.
 #
 # The grid's axis of heads is `parallel`, so two cores can divide the heads between them. One long list, for a mask per head, cannot
 # be divided, and takes N times the SMEM.
@@ -159,9 +160,10 @@ def splash_multi_head_kernel(
 def splash_specs(
     N: int, K: int, R: int, bq: int, bk: int, H: int, Hv: int
 ) -> tuple[list[pl.BlockSpec], pl.BlockSpec]:
-    """The specs of q, k, v, the partial masks, the queries' ids and the keys' ids; and the output's.
+    """Return the specs of q, k, v, the partial masks and both ids, and the spec of the output.
 
-    N heads of queries with R rows of tiles each, K of keys; tiles are bq × bk; keys are H wide, values Hv.
+    There are N query heads, with R rows of tiles each, and K key heads. Tiles are bq × bk; H is the
+    width of keys, Hv of values.
     """
 
     ### BEGIN SOLUTION
@@ -198,7 +200,7 @@ def splash_over_tiles(
     R = T // bq  # rows of tiles in a head
     rows, cols, masks, flags = tiles
     assert int(rows[-1]) + 1 in (R, N * R) and cols.max() < S // bk, (
-        "the list is that of another mask"
+        "the list belongs to another mask"
     )
     lists = int(rows[-1] + 1) // R  # 1: one mask for all heads, N: one for each
     assert rule is None or lists == 1, "all heads share a rule: give it the list of one head"
@@ -249,7 +251,7 @@ def splash_multi_head(
     if not callable(mask):
         tiles, partial_masks = tiles_of_heads(mask, bq, bk)
         return splash_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap)
-    assert max(T, S) <= 32_768, "make the list of block numbers, and call splash_over_tiles"
+    assert max(T, S) <= 32_768, "make the list from block numbers, and call splash_over_tiles"
     tiles, no_masks = tiles_of_rule(mask, T, S, bq, bk), np.zeros((0, bq, bk), bool)
     return splash_over_tiles(q, k, v, tiles, no_masks, segment_ids, soft_cap, mask)
 
@@ -257,13 +259,14 @@ def splash_multi_head(
 # %% [markdown]
 # ### Graduation
 #
-# Is it as good as the real one? Here **your** function makes three small calls. Each is compared with dense attention in f32;
-# with [`jax.nn.dot_product_attention`](https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html), if
+# Is it as good as the real one? Here **your** function is called on three small inputs. Each result is compared with dense
+# attention in f32; with
+# [`jax.nn.dot_product_attention`](https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html), if
 # that supports the call; and with JAX's production
-# [SplashAttention](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/splash_attention), within the
-# tolerance of its own tests. Steps, fetches, dots and bytes must be no more than production's. JAX's kernel takes masks as
-# objects of its own classes: here a `CausalMask`, a `NumpyMask` for each head, and a `LocalMask`. You pass the first and the
-# last as rules. Bytes of prefetched lists are in a separate column.
+# [SplashAttention](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/splash_attention), within
+# the tolerance of its own tests. Steps, fetches, dots and bytes must be no more than production's. JAX's kernel takes
+# masks as objects of its own classes: here a `CausalMask`, a `NumpyMask` for each head, and a `LocalMask`. You pass
+# the first and the last as rules. Bytes of prefetched lists are in a separate column.
 #
 # Four differences you should know:
 #
@@ -271,8 +274,8 @@ def splash_multi_head(
 # * **Rows that attend to nothing.** JAX's kernel expects none; it gives them a mean of values, or NaN. `jax.nn` gives
 #   them a mean. Yours are zeros, as the last lines show. Numbers are compared on all other rows.
 # * **p stays in f32 there**, `v` is cast to f32, and the rounding is left to the matrix unit. You cast `p` yourself.
-# * **More is 128 lanes wide there.** Both kernels keep m and l in 128 lanes. JAX's kernel also reads row numbers and the
-#   queries' ids 128 lanes wide.
+# * **More arrays are 128 lanes wide there.** Both kernels keep m and l in 128 lanes. JAX's kernel also reads row numbers
+#   and the queries' ids 128 lanes wide.
 
 # %% active="ipynb"
 # from puzzles.splash_attention import _graduation as graduation
@@ -295,7 +298,7 @@ def splash_multi_head(
 # * **Tiles computed**: the same.
 # * **Blocks and bytes**: yours are never more in this launch. For a causal mask and a window JAX stores no patterns. It passes the
 #   kernel row numbers, 128 copies of each, and the kernel compares them with column numbers. Yours gets the rows from the list.
-#   (Each column counts as 128 wide, in your launch as well.)
+#   (An operand of one column counts as 128 lanes wide, in your launch as well.)
 # * **Lists**: the price, counted as SMEM stores them. Yours take 16 bytes per tile. JAX's tables hold small integers, but each row of them is padded
 #   to 128. For a causal mask of 131,072 tokens they take less than your list.
 #

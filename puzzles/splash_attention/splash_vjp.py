@@ -142,7 +142,7 @@ def forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap, rul
     R = T // bq  # rows of tiles in a head
     rows, cols, masks, flags = tiles
     assert int(rows[-1]) + 1 in (R, N * R) and cols.max() < S // bk, (
-        "the list is that of another mask"
+        "the list belongs to another mask"
     )
     lists = (int(rows[-1]) + 1) // R  # 1: one mask for all heads, N: one for each
     assert rule is None or lists == 1, "all heads share a rule: give it the list of one head"
@@ -220,7 +220,7 @@ def splash_vjp(
     N, T, S = *q.shape[:2], k.shape[1]
     mask, soft_cap = known_mask(mask, N, T, S), known_cap(soft_cap)
     if callable(mask):
-        assert max(T, S) <= 32_768, "make the list of block numbers, and call trainable"
+        assert max(T, S) <= 32_768, "make the list from block numbers, and call trainable"
         rule, tiles, partial_masks = (
             mask,
             tiles_of_rule(mask, T, S, bq, bk),
@@ -264,9 +264,9 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # %% [markdown]
 # ### The same gradients as JAX's?
 #
-# The next cell compares **your** gradients of a small call, which has a bit of everything, with those of dense attention in float64 and with those
-# of JAX's SplashAttention (its two backward kernels, `use_fused_bwd_kernel=False`, the same blocks), within the tolerances
-# of its own tests.
+# The next cell computes **your** gradients of a small call, which has a bit of everything. It compares them with dense attention in
+# float64, and with JAX's SplashAttention, within the tolerances of its own tests. JAX's kernel takes the same blocks, and its two
+# backward kernels (`use_fused_bwd_kernel=False`).
 
 # %% active="ipynb"
 # from puzzles.splash_attention import _gradients as graduation
@@ -277,7 +277,7 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # ### Does training cost as much as in production?
 #
 # The table compares the reference with JAX's SplashAttention, launch by launch, for the three masks that JAX computes in its kernel. You pass them as
-# rules. A column counts as 128 wide, on both sides.
+# rules. An operand of one column counts as 128 lanes wide, in both.
 
 # %% active="ipynb"
 # print(graduation.costs(find("splash_vjp").solution))
@@ -289,12 +289,12 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # patterns and would move more bytes than JAX's kernel does.
 #
 # JAX's backward pass can also make do with five dots. The table counts this under dk and dv. With
-# `use_fused_bwd_kernel=True` the walk by columns adds up `ds·k` as well. But the rows of dq then come back again and
-# again, so each column writes its own dq to HBM, and XLA adds them up, which is not counted here: fewer dots, and with
-# many columns more bytes. tokamax's kernel (2026) is always fused.
+# `use_fused_bwd_kernel=True` the walk by columns adds up `ds·k` as well. But then every column visits the rows of dq
+# again. So each column writes a dq of its own to HBM, and XLA adds them up (not counted here). That is fewer dots, but
+# with many columns more bytes. tokamax's kernel (2026) is always fused.
 
 # %% [markdown]
-# ### The four parts in short
+# ### The first four parts in short
 #
 # A softmax takes **three passes** over its scores: for the maximum, the sum, the weights. You found the maximum and the sum in **two**
 # launches, then, with a correction, in **one** pass. The same correction carries an accumulator along, and the scores
@@ -306,7 +306,7 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # %% [markdown]
 # ### Beyond these parts: production kernels
 #
-# * **A batch.** JAX's SplashAttention and yours take one sequence. `jax.vmap` adds a grid axis for more, to yours as well.
+# * **A batch.** JAX's SplashAttention and yours take one sequence. For several, `jax.vmap` adds a grid axis to either.
 # * **Two block sizes for keys.** In JAX's kernel a step fetches `block_kv` keys, and a dot takes `block_kv_compute` of them: large
 #   fetches, small intermediates. The backward kernels have sizes of their own.
 # * **The vector unit.** A score costs 4 · H FLOPs in the matrix unit, and a maximum, an exponential and a sum outside of it. The receipt's
@@ -334,9 +334,9 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # In JAX 0.10.2 (2026), in `splash_attention_kernel.py`:
 #
 # * `flash_attention_kernel`: its `init`, `body` and `end` are your start, tile and store. m and l are (bq, 128), with the same number in all lanes; `jnp.tile` makes m as wide as the scores, and 1 / l as wide as the output. `run` is a loop over the keys of a block, `block_kv_compute` at a time.
-# * `_apply_mask_and_soft_cap`: the cap, then stored patterns or a rule, and ids. Masked scores get
-#   `DEFAULT_MASK_VALUE`, -0.7 times the largest f32; yours get -inf. So a row that attends to nothing becomes a mean. If none of its
-#   blocks runs, it ends with 1 / l for an l of 0: NaN.
+# * `_apply_mask_and_soft_cap`: the cap, then stored patterns or a rule, and ids. Masked scores get `DEFAULT_MASK_VALUE`, -0.7 times
+#   the largest f32, and not -inf as yours do. So a row that attends to nothing becomes a mean there. If none of its blocks runs, it
+#   ends with 1 / l for an l of 0: NaN.
 # * `_next_nonzero`: `block_mask` holds the kinds, `data_next` your cols and `mask_next` your masks.
 # * `_flash_attention_dq_kernel`, `_flash_attention_dkv_kernel`: rows of lse and di, and in the latter, by `k_in_lanes=False`, the
 #   transposed tile.

@@ -17,7 +17,7 @@ from puzzles import INTERPRET, find
 # $$ds_v = \big(e^{s_v - \text{lse}} - [\,v = \text{label}\,]\big)\; g$$
 #
 # `g` is the gradient that reaches the token's loss: 1/T for a mean, and 0 for a token that does not count. From `lse` you get the block's
-# weights again, in any order of blocks. Then two products lead on, and each sums over another axis:
+# weights again, in any order of blocks. Two products follow, and each sums over a different axis:
 #
 # ```text
 #            dx = ds · wᵀ                            dw = xᵀ · ds
@@ -48,7 +48,7 @@ def vocabulary_gradients_spec(
 
 # %%
 def slopes(j, x_ref, w_ref, labels_ref, lse_ref, g_ref):
-    """Return ds, f32: the gradient of the logits of block j of the words, (bt, bv)."""
+    """Return ds in f32, (bt, bv): the gradient of the logits in block j of the words."""
     ### BEGIN SOLUTION
     s = jnp.dot(x_ref[...], w_ref[...], preferred_element_type=jnp.float32)
     p = jnp.exp(s - lse_ref[...])
@@ -171,8 +171,8 @@ def vocabulary_gradients(
 #
 # <details><summary>More: four products</summary>
 #
-# tokamax's backward kernel is one launch: from a single `ds` it takes both products. Both outputs cannot stay in VMEM. So it reads their blocks
-# from HBM, adds, and writes them back, by copies of its own, in every step.
+# tokamax's backward kernel is one launch: from a single `ds` it takes both products. The two outputs cannot both stay in VMEM. So
+# it reads their blocks from HBM, adds, and writes them back, by copies of its own, in every step.
 #
 # </details>
 
@@ -244,7 +244,7 @@ PUZZLE = Puzzle(
         "contracts the last axes of ds and w for dx, and the first axes of x and ds for dw. "
         "`.astype` before the dot that takes ds.",
         "Four lines in `slopes`: a dot, an exponential, the words' numbers, and a `where` times g. "
-        "In each kernel two lines: ds, of the other operand's dtype; and a dot with an f32 result, "
+        "In each kernel two statements: ds, of the other operand's dtype; and a dot with an f32 result, "
         "added to `acc_ref`.",
     ],
     explain="""lse turns every block's logits into finished weights, so the blocks may come in any

@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## vocabulary_loss: logits are scores
 #
-# The last layer multiplies a token's D numbers by a matrix with V columns, one per word of the vocabulary. From these **logits** the loss
-# needs the logsumexp, and the logit of the right word, the **label**:
+# The last layer multiplies a token's D numbers by a matrix with V columns, one per word of the vocabulary. The V results are its
+# **logits**. The loss needs their logsumexp, and the logit of the right word, the **label**:
 #
 # $$s = x\,w \qquad\qquad \text{loss}_t = \text{lse}_t - s_{t,\,\text{label}_t}$$
 #

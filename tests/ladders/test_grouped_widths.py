@@ -229,7 +229,7 @@ TOLD = [
        rf"scales of shape .*: one for each column and each 128 terms of K={K}")
       for K, shape in ((256, (2, 1, 1, 128)), (256, (2, 2, 128)), (192, (2, 1, 1, 128)))),
     *((SCALED, [*other(SCALED)[:2], S(shape, jnp.float32)],
-       r"scales of shape .*: one a column, \(2, 1, 128\), as jnp.broadcast_to makes them")
+       r"scales of shape .*: one for each column, \(2, 1, 128\), as jnp.broadcast_to makes them")
       for shape in ((2, 1, 1), (2, 128), (1, 1, 128))),
     # A sum may not run over the edge: K that has no equal blocks is one, if VMEM lets it.
     *((name, shapes(name, 512, 14400, 2048, 2),

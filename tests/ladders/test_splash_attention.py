@@ -142,7 +142,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence() -> None:
     def shapes(N: int, K: int, T: int) -> list[jax.ShapeDtypeStruct]:
         return [jax.ShapeDtypeStruct((n, T, 64), jnp.float32) for n in (N, K, K)]
 
-    with pytest.raises(AssertionError, match="make the list of block numbers, and call splash_ov"):
+    with pytest.raises(AssertionError, match="make the list from block numbers, and call splash_o"):
         jax.eval_shape(lambda *x: SOLUTION(*x, causal), *shapes(1, 1, 65_536))
     for arrays, mask in ((shapes(3, 2, 256), causal), (shapes(2, 2, 200), causal)):
         with pytest.raises(AssertionError, match="groups and blocks must divide evenly"):
@@ -177,7 +177,7 @@ def test_a_list_of_another_mask_is_refused_in_a_sentence() -> None:
     for shape in ((2, 256, 256), (8, 256, 256), (256, 512), (512, 256)):
         tiles, patterns = splash_multi_head.tiles_of_heads(np.ones(shape, bool), 128, 128)
         over_tiles = splash_multi_head.splash_over_tiles
-        with pytest.raises(AssertionError, match="the list is that of another mask"):
+        with pytest.raises(AssertionError, match="the list belongs to another mask"):
             jax.eval_shape(lambda *x, t=tiles, p=patterns: over_tiles(*x, t, p), q, k, k)
 
 

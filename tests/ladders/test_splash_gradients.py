@@ -161,8 +161,8 @@ def test_what_does_not_fit_is_refused_in_a_sentence() -> None:
         solution = find(name).solution
         for (N, K), shape, says in (
             ((3, 2), (256, 256), "groups and blocks must divide evenly"),
-            ((4, 2), (2, 256, 256), "the list is that of another mask"),
-            ((4, 2), (256, 512), "the list is that of another mask"),
+            ((4, 2), (2, 256, 256), "the list belongs to another mask"),
+            ((4, 2), (256, 512), "the list belongs to another mask"),
         ):
             tiles = listed(*shape)
             with pytest.raises(AssertionError, match=says):
