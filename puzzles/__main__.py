@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     record.add_argument("puzzle", metavar="PUZZLE")
     record.add_argument("answer", metavar="FILE", help="code, a notebook, an issue; - for stdin")
-    record.add_argument("--name", default="", help="a kernel that NAME; by default the file's name")
+    record.add_argument("--name", default="", help="what the kernel does; by default FILE's name")
     record.add_argument("--says", default="", help="why its numbers are wrong, and the remedy")
 
     edit = commands.add_parser("edit", help="a known answer beside the solution, and its verdict")

@@ -36,7 +36,7 @@ def summary(timeline: Timeline) -> str:
     if not timeline.moments:
         return timeline.unknown
     name = "nothing_overlaps" if computing else "no_work"
-    facts = dict(moments=plural(computing, "moment"), overlapped=overlapped)
+    facts = dict(moments=plural(computing, "phase"), overlapped=overlapped)
     words = _rules.sentence("copies_overlap" if overlapped else name, **facts)
     ran = _rules.sentence("copies_of_a_run", data=timeline.run) if timeline.run else ""
     return f"{ran} {words} {timeline.unknown}".strip()

@@ -110,7 +110,7 @@ def _examined(fn: Any, args: tuple, chips: tuple, seed: int, timeout: float) -> 
         work.outside()
     work.compilation(timeout, lambda: [k.program for k in _traced(fn, args).other_kernels])
     work.looked.append(f"traced for one {chips[0]}: JAX reports this TPU to the function")
-    work.not_looked.append("wrong numbers: nobody said which are right")
+    work.not_looked.append("wrong numbers: there is no reference")
     lists = (work.looked, work.not_looked, work.unseen)
     looked, not_looked, unseen = (tuple(dict.fromkeys(each)) for each in lists)
     made = Examination(

@@ -112,13 +112,13 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--sarif", metavar="FILE", type=Path, help="write SARIF 2.1.0 there")
     add("--baseline", metavar="FILE", type=Path, help="costs: written, and later compared")
     add("--tolerance", type=float, metavar="PERCENT", help="by which a cost may rise; 0")
-    add("--update-baseline", action="store_true", help="lower the costs, drop those of no target")
-    add("--accept-costs", action="store_true", help="write the costs anew, also those that rose")
+    add("--update-baseline", action="store_true", help="lower the costs; drop unused targets")
+    add("--accept-costs", action="store_true", help="write all costs again, also if they rose")
     add("--timeout", type=float, metavar="SECONDS", help="for each target")
     add("--compile-timeout", type=float, metavar="SECONDS", help="for libtpu and each chip; 120")
     add("--fail-on", choices=SEVERITIES, help="the mildest finding that exits with 1; error")
     add("--strict", action=argparse.BooleanOptionalAction, default=None,
-        help="exit with 2 where something was not looked at")  # fmt: skip
+        help="exit with 2 if a check did not run")  # fmt: skip
 
 
 def settle(given: argparse.Namespace) -> list[list[str]]:

@@ -135,7 +135,7 @@ def test_a_name_that_cannot_be_is_refused(
 
 def test_a_project_without_its_package_is_told_what_to_set(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.pallas-puzzles]\nbranch = 'main'\n")
-    with pytest.raises(repository.BuildError, match=r"is no Python package: name yours as"):
+    with pytest.raises(repository.BuildError, match=r"is not a Python package: name yours as"):
         scaffold.new_ladder("rockets", tmp_path)
 
 
@@ -182,7 +182,7 @@ def test_a_copy_has_its_own_name_shows_the_same_picture_and_holds_as_the_puzzle_
     assert proof.solution_problem(copy, seeds=(0,)) is None
     assert proof.starter_problem(copy) is None
     assert [proof.mistake_problem(copy, one, seeds=(0,)) for one in copy.mistakes[:3]] == [None] * 3
-    picture = "there is no image diagrams/basics/row_sum.svg: draw it, or mend the link"
+    picture = "there is no image diagrams/basics/row_sum.svg: draw it, or fix the link"
     told = [problem.split(": ", 1)[1] for problem in review.text_problems(copy)]
     assert told == [picture]  # not in toy
 

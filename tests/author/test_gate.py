@@ -30,7 +30,7 @@ def test_files_are_not_compared_while_a_module_does_not_load(
 ) -> None:
     broken = report.Report("a/b", problems=["a/b.py:3: NameError: x"], raised=True)
     monkeypatch.setattr(gate, "_reports", lambda *_: iter([broken]))
-    said = "BAD the project's files were not compared: mend the puzzles above first"
+    said = "BAD the project's files were not compared: fix the puzzles above first"
     assert gate.verify(["add_ten"], quick=True) == 1
     assert said in capsys.readouterr().out
 

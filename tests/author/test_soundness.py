@@ -87,5 +87,5 @@ def test_a_rejected_reference_gets_no_diagnosis(plant: Plant) -> None:
     alike = ("replace = 'x_ref[...] * 2'\nwith = 'x_ref[...] + 2'", 'code = "\\n"')
     puzzle = plant(near(3.0), alike)  # the first mistake gives the solution's own numbers
     problem = str(proof.solution_problem(puzzle, seeds=(0,)))
-    assert "the solution is rejected (seed 0); mend it" in problem
+    assert "the solution is rejected (seed 0); fix it" in problem
     assert "Your numbers are those of" not in problem

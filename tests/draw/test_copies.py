@@ -53,14 +53,14 @@ def table(found):
 def test_one_buffer_and_two_slots_look_plainly_different():
     serial, says = drawn("stream_sum")
     assert table(serial) == {"kernel": "w#" * 5, "rows_ref": ">#" * 5}
-    assert "computes in 5 moments, and no copy is in flight in any of them" in says
+    assert "computes in 5 phases, and no copy is in flight in any of them" in says
     ahead, says = drawn("double_buffered_sum")
     assert table(ahead) == {
         "kernel": "w#" * 5,
         "slots_ref[0]": ">#>>>#>>>#",
         "slots_ref[1]": ">>>#>>>#",
     }
-    assert "a copy is in flight in 4 of 5 moments" in says
+    assert "a copy is in flight in 4 of 5 phases" in says
     # A wait is short where its copy could fly before.
     assert edges(serial, 10) == [10 * n for n in range(11)]
     assert np.diff(edges(ahead, 10))[::2].tolist() == [10, 4, 4, 4, 4]
@@ -191,7 +191,7 @@ def test_where_data_decide_show_runs_the_kernel(shown):
     puzzles.show(puzzles.find("gapless_attention").solution)
     ((text, page),) = shown
     assert "this is a run with lengths_ref = [37, 160, 16]." in text
-    assert "in flight in 4 of 5 moments" in text
+    assert "in flight in 4 of 5 phases" in text
     assert page.count("this is a run with") == 1
     # Its first step reads three pages of sequence 0 and four of sequence 1.
     marked = re.findall(r'<i class="pz-used"[^>]*>(\d+)</i>', page.partition("table_ref")[2])
@@ -219,7 +219,7 @@ def test_where_nothing_can_run_the_page_says_why(shown):
 def test_a_long_kernel_is_shown_from_its_beginning():
     found = scaled(jnp.array([500], jnp.int32))
     assert len(found.moments) == MOMENTS
-    assert f"Only the first {MOMENTS} moments are shown." in found.unknown
+    assert f"Only the first {MOMENTS} phases are shown." in found.unknown
 
 
 def test_a_slot_that_data_choose_is_not_guessed():

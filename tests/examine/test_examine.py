@@ -45,7 +45,7 @@ def test_nothing_found_says_what_was_looked_for_and_what_not(monkeypatch) -> Non
     assert all(kind in told for kind in KINDS if kind != "compile")
     assert found.looked[0].endswith("the blocks of all 4 steps")
     assert any(line.startswith("compile: libtpu is not installed") for line in found.not_looked)
-    assert found.not_looked[-1] == "wrong numbers: nobody said which are right"
+    assert found.not_looked[-1] == "wrong numbers: there is no reference"
 
 
 def test_a_finding_has_operand_step_line_and_remedy() -> None:

@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("kernels", "names no function: write module:function"),
         ("no_such_module:f", "'no_such_module' cannot be imported: ModuleNotFoundError: No module"),
-        ("./no_such_file.py:f", "'./no_such_file.py' is no file"),
+        ("./no_such_file.py:f", "'./no_such_file.py' is not a file"),
         ("json:nothing", "'json' has no 'nothing'"),
         ("syntax:fn", "'syntax' cannot be imported: SyntaxError: "),
         ("raises:fn", "'raises' cannot be imported: RuntimeError: no TPU here"),

@@ -242,7 +242,7 @@ def test_an_id_of_another_mesh_is_found() -> None:
     call = pl.pallas_call(
         kernel, in_specs=[anywhere], out_specs=anywhere, out_shape=x[0], scratch_shapes=[DMA, DMA]
     )
-    with pytest.raises(HazardError, match="has 1 of 2 places"):
+    with pytest.raises(HazardError, match="has 1 of 2 coordinates"):
         run_devices(trace_call(over_mesh(call, SQUARE), x), Semantics())
 
 
