@@ -135,10 +135,10 @@ bench: $(TEST)/.installed ## time every check, and the import; cycles next to JA
 	JAX_PLATFORMS=cpu PYTHONPATH=. $(TEST)/bin/python tests/cycles.py
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/bench.py
 
-size: $(TEST)/.installed ## lines of each wing, private names and patches of JAX, beside their limits
+size: $(TEST)/.installed ## lines of each package, private names and patches of JAX, with their limits
 	JAX_PLATFORMS=cpu PYTHONPATH=. $(TEST)/bin/python tests/size.py
 
-steps: $(TEST)/.installed ## what a grid step costs by libtpu's estimate, beside the receipt
+steps: $(TEST)/.installed ## what a grid step costs: libtpu's estimate and the receipt's price
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/steps.py
 
 examine-bench: $(TEST)/.installed .production/.installed ## examine kernels of JAX, tokamax and tpu-inference, and planted faults

@@ -253,8 +253,8 @@ def table(title: str, estimates: list[Estimate]) -> list[str]:
     for chip in ESTIMATED:
         counted = [one for one in estimates if one.counts and one.chip == chip]
         close = sum(one.agrees for one in counted)
-        counts = f"{chip}: {close} of {len(counted)} within {CLOSE}, where HBM does not bind."
-        lines.append(counts)
+        counts = f"{close} of {len(counted)} launches that HBM does not bind"
+        lines.append(f"{chip}: {counts} are within a factor of {CLOSE}.")
         lines.append("")
     return lines
 
@@ -262,7 +262,7 @@ def table(title: str, estimates: list[Estimate]) -> list[str]:
 def main() -> None:
     """Write the tables."""
     lines = [
-        "# Prices beside libtpu's estimates",
+        "# Prices next to libtpu's estimates",
         "",
         "`make steps` writes this page. The price is the time that a receipt and `sweep` print. It",
         "is the longer of HBM's time and the sum of the core's terms (matrix unit, vector unit,",
