@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[1]
 PRIVATE = "jax._src."
 # The files about several devices.
 DEVICES = (
-    "_program/mapped.py", "_simulator/devices.py", "_simulator/turns.py", "_simulator/wire.py",
+    "_program/mapped.py", "_simulator/clocks.py", "_simulator/device.py", "_simulator/devices.py",
+    "_simulator/mesh.py", "_simulator/topology.py", "_simulator/turns.py", "_simulator/wire.py",
 )  # fmt: skip
 
 

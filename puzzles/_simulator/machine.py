@@ -17,6 +17,7 @@ import numpy as np
 
 from puzzles._jax import (
     JaxprEqn,
+    Part,
     copy_ends,
     copy_parts,
     is_key,
@@ -29,11 +30,13 @@ from puzzles._launch import (
     Flights,
     Launch,
     Operand,
+    Traced,
     View,
     accessed,
     happens,
     in_last_tile,
     line_of,
+    program_of,
     ranges_of,
     ranges_shown,
     scoped_names,
@@ -51,6 +54,7 @@ from puzzles._program import (
     Values,
     interpreted,
     parameter_names,
+    single,
 )
 from puzzles._simulator.semantics import (
     EDGE,
@@ -371,13 +375,15 @@ class Machine(NumpyInterpreter):
         if self.how is None:
             return []
         size = signals_of(equation, self.end(equation, *target).nbytes)
-        self.waits_for(equation, self.semaphore(equation, *semaphore), size)
+        self.waits_for(equation, semaphore, size, "bytes")
         return []
 
-    def waits_for(self, equation: JaxprEqn, at: int, count: int, words: str = "") -> None:
-        """Wait for a semaphore, and land the copies that this ends; `words`: if it never ends."""
+    def waits_for(self, equation: JaxprEqn, semaphore: Part, count: int, unit: str) -> None:
+        """Wait for "bytes" or "signals", and land the copies that this ends."""
+        at = self.semaphore(equation, *semaphore)
         if endless := self.flights.wait(at, count):
-            self.wrong(equation, words or endless, wanted=count, due=self.flights.due[at])
+            words = endless if unit == "bytes" else "semaphore_never_signalled"
+            self.wrong(equation, words, wanted=count, due=self.flights.due[at])
         for flight in self.flights.landed if self.how is None or self.how.late else ():
             flight.target.array[...] = flight.source.array
 
@@ -390,8 +396,7 @@ class Machine(NumpyInterpreter):
 
     def _wait(self, equation: JaxprEqn, values: Values) -> Values:
         ref, transforms, count, *_ = equation.params["args_tree"].unflatten(values)
-        at = self.semaphore(equation, ref, transforms)
-        self.waits_for(equation, at, int(count), "semaphore_never_signalled")
+        self.waits_for(equation, (ref, transforms), int(count), "signals")
         return []
 
     def _nothing(self, equation: JaxprEqn, values: Values) -> Values:
@@ -423,6 +428,20 @@ def signals_of(equation: JaxprEqn, size: int, which: int = 2) -> int:
     """The count that a copy adds to the semaphore at its end `which`: 1 if that is REGULAR."""
     parts, _ = copy_ends(equation.params["tree"], [v.aval for v in equation.invars])
     return size if "dma" in str(parts[which][0].dtype) else min(size, 1)
+
+
+@lru_cache(maxsize=64)
+def _plain_launch(call: JaxprEqn) -> Launch:
+    return program_of(call).launches[0]
+
+
+def launch_of(call: JaxprEqn, values: Values) -> Launch:
+    """The launch of a call on its operands; read once if no operand steers it."""
+    mapping = call.params["grid_mapping"]
+    if not (mapping.num_index_operands or mapping.num_dynamic_grid_bounds):
+        return _plain_launch(call)
+    program, operands = single(call, values)
+    return Traced(program, tuple(operands), None).launches[0]
 
 
 def _place(operand: Operand, starts: Sequence, step: int) -> tuple[Any, ...]:

@@ -23,10 +23,9 @@ from puzzles._program import (
     axes_around_kernels,
     run_program,
     runs_in_python,
-    single,
 )
 from puzzles._simulator.devices import run_devices
-from puzzles._simulator.machine import Machine
+from puzzles._simulator.machine import Machine, launch_of
 from puzzles._simulator.semantics import HazardError, ProgramRun, RunLog, Semantics, drawn
 
 
@@ -141,11 +140,6 @@ def _launches(traced: Traced) -> Callable[[JaxprEqn, Values], Launch]:
     if not runs_in_python(traced.jaxpr.jaxpr):
         raise UnsupportedError("a launch within a `shard_map`")
     if not runs_in_python(traced.jaxpr.jaxpr, CALLS):
-
-        def alone(call: JaxprEqn, values: Values) -> Launch:
-            program, operands = single(call, values)
-            return Traced(program, tuple(operands), None).launches[0]
-
-        return alone
+        return launch_of
     launches = iter(traced.launches)
     return lambda call, values: next(launches)

@@ -30,7 +30,7 @@ from puzzles._simulator.semantics import (
     RunLog,
     Semantics,
     comparable,
-    drawn,
+    drawn_leaves,
 )
 from puzzles._simulator.simulator import cannot, foreseen
 
@@ -124,14 +124,6 @@ def _on_devices(traced: Traced, seed: int) -> Sanitized:
     except HazardError as error:
         return Sanitized((replace(error.finding, severity=WARNING),), steps)
     return Sanitized((), steps)
-
-
-def drawn_leaves(leaves: Sequence[Any], seed: int) -> tuple[Any, ...]:
-    """Return arguments with data; sample data for those that are only shapes."""
-    return tuple(
-        drawn(x, seed + n) if isinstance(x, jax.ShapeDtypeStruct) else x
-        for n, x in enumerate(leaves)
-    )
 
 
 def _hangs_over(launches: Sequence[Launch]) -> bool:

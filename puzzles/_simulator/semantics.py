@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -116,3 +118,11 @@ def drawn(form: Any, seed: int) -> Any:
     if not jnp.issubdtype(form.dtype, jnp.floating):
         return np.zeros(form.shape, form.dtype)
     return np.random.default_rng(seed).standard_normal(form.shape, np.float32).astype(form.dtype)
+
+
+def drawn_leaves(leaves: Sequence[Any], seed: int = 0) -> tuple[Any, ...]:
+    """Return arguments with data; sample data for those that are only shapes."""
+    return tuple(
+        drawn(x, seed + n) if isinstance(x, jax.ShapeDtypeStruct) else x
+        for n, x in enumerate(leaves)
+    )

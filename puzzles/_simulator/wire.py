@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
+from puzzles._simulator.topology import Link, Topology
 
 # Seconds for each link on the way: the scaling book's figure for v5e, in an exercise.
 HOP_SECONDS = 1e-6
@@ -91,34 +89,21 @@ class Wire:
 
 
 class Clock:
-    """The times of devices on a mesh whose axes are rings of links."""
+    """The times of the devices of a mesh."""
 
-    def __init__(self, wire: Wire, axes: Mapping[str, int]) -> None:
-        self.wire, self.sizes = wire, tuple(axes.values())
-        wire.devices = math.prod(self.sizes)
+    def __init__(self, wire: Wire, mesh: Topology) -> None:
+        self.wire, self._mesh = wire, mesh
+        wire.devices = mesh.count
         self.now = [0.0] * wire.devices
-        self._free: dict[tuple[int, int, int], float] = {}  # when a link can carry another copy
+        self._free: dict[Link, float] = {}  # when a link can carry another copy
         self._open: list[list[Transfer]] = [[] for _ in self.now]  # since the last wait
-
-    def links(self, source: int, target: int) -> list[tuple[int, int, int]]:
-        """The links on the way, each as a device, an axis and a direction."""
-        here = list(map(int, np.unravel_index(source, self.sizes)))
-        links = []
-        for axis, place in enumerate(np.unravel_index(target, self.sizes)):
-            size = self.sizes[axis]
-            ahead = (int(place) - here[axis]) % size
-            way = 1 if 2 * ahead <= size else -1
-            for _ in range(min(ahead, size - ahead)):
-                links.append((int(np.ravel_multi_index(here, self.sizes)), axis, way))
-                here[axis] = (here[axis] + way) % size
-        return links
 
     def sends(self, source: int, target: int, size: int, line: str, place: object) -> float:
         """When a copy lands that starts now."""
         now, speeds = self.now[source], self.wire.speeds
         if source == target:
             return now + size / speeds.hbm
-        links = self.links(source, target)
+        links = self._mesh.links(source, target)
         begin = max([now, *(self._free.get(link, 0.0) for link in links)])
         left = begin + size / speeds.link
         self._free |= dict.fromkeys(links, left)
