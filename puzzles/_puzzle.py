@@ -33,8 +33,6 @@ class Puzzle:
         keyword-only parameter `args` it also gets the case's arguments.
     observe: `(fn) -> fn`, makes the function that is judged instead, such as the gradients by
         `vjp`.
-    glance: `(fn) -> fn`, a cheap part of `observe` (the result without its gradients, say) that is
-        judged first on the first case, for puzzles whose full run is slow.
     picture: False for a puzzle with a kernel whose prose deliberately has no diagram.
     kernel: False for a puzzle of plain Python or JAX; `jit`: True if it must run under `jax.jit`.
     accepts: `(result, *args) -> None`, asserts; replaces the comparison with `spec` if several
@@ -87,7 +85,6 @@ class Puzzle:
     starter: str | None = None
     waivers: Mapping[str, str] = field(default_factory=dict)
     observe: Callable[[Callable], Callable] | None = None
-    glance: Callable[[Callable], Callable] | None = None
     kernel: bool = True
     jit: bool = False
     picture: bool = True

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from typing import Any
 
 from puzzles._judge.answer import Answer, Run
-from puzzles._judge.case import Case
 from puzzles._judge.costs import dearer
 from puzzles._judge.exceptions import RejectedError
 from puzzles._judge.explain import by_facts, by_trying
@@ -36,16 +34,6 @@ def drawn_case(answer: Answer) -> list[Run]:
     return [] if answer.fresh is None else [answer.fresh]
 
 
-def at_a_glance(answer: Answer) -> list[Run]:
-    """The first case with only the cheap part of `observe`, if the puzzle has a `glance`."""
-    return [] if answer.puzzle.glance is None else [answer.on(_part(answer.runs[0].case))]
-
-
-@cache
-def _part(case: Case) -> Case:
-    return replace(case, puzzle=replace(case.puzzle, observe=case.puzzle.glance, results=()))
-
-
 READ = (*MAY_RUN, pallas.in_a_kernel, error.asks_outside, pallas.works_outside)
 NUMBERS = (memory.races, error.runs, values.same_form, values.same_numbers)
 DRAWN = Question(drawn_case, (*READ, *NUMBERS, memory.blocks, memory.copies, memory.drawn_on_tpu))
@@ -56,7 +44,6 @@ ITS_CODE = Question(lambda answer: [answer.code], (error.rule_of_itself,))
 # For answers with kernels, in this order; the first finding is the verdict.
 QUESTIONS = (
     ITS_CODE,
-    Question(at_a_glance, (*READ, *NUMBERS)),  # a wrong result before its gradients
     Question(each_case, (*READ, *NUMBERS)),
     Question(each_case, (memory.blocks,)),
     Question(memory.smallest_first, (memory.copies,)),

@@ -233,11 +233,6 @@ def observe(fn):
     return with_gradients
 
 
-def glance(fn):
-    """The layer's result alone."""
-    return fn
-
-
 def scale(M=2700, D=2048, F=1408, E=64, top_k=6):  # DeepSeek-V2 Lite's experts
     shapes = ((M, D), (E, D, F), (E, D, F), (E, F, D))
     x, w_gate, w_up, w_down = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
@@ -283,7 +278,6 @@ PUZZLE = Puzzle(
         dict(M=64, D=128, F=72, E=5, top_k=3, shunned=2),
     ],
     observe=observe,
-    glance=glance,
     results=[
         "the result",
         *(f"the gradient of {x}" for x in ("x", "router_logits", "w_gate", "w_up", "w_down")),

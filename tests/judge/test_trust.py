@@ -33,12 +33,10 @@ def passes(notebook: Notebook, name: str = "row_sum") -> None:
 
 
 QUESTIONS = [(n, k) for n, one in enumerate(judging.QUESTIONS) for k in range(len(one.questions))]
-# row_sum shows no part at a glance.
-ASKED = [place for place in QUESTIONS if judging.QUESTIONS[place[0]].of is not judging.at_a_glance]
 
 
 @pytest.mark.graduate
-@pytest.mark.parametrize("place", sample.share(ASKED, 4))
+@pytest.mark.parametrize("place", sample.share(QUESTIONS, 4))
 def test_an_interrupt_in_any_question_is_one_sentence(
     place: tuple[int, int],
     notebook: Notebook,
