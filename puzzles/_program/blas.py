@@ -24,14 +24,9 @@ _FOLDERS = ("../numpy.libs", ".dylibs")  # of Linux and Windows, and of macOS
 def one_blas_thread() -> Iterator[None]:
     """Limit NumPy's matrix products to one thread, and restore the number of threads afterwards.
 
-    Uses threadpoolctl if it is installed. Otherwise finds the OpenBLAS of NumPy's own wheels;
-    another BLAS (such as Accelerate, which has no such setting) is left alone.
+    Finds the OpenBLAS of NumPy's own wheels; another BLAS (such as Accelerate, which has no such
+    setting) is left alone.
     """
-    controller = _controller()
-    if controller is not None:
-        with controller.limit(limits=1, user_api="blas"):
-            yield
-        return
     before = [(write, read()) for read, write in _openblas()]
     for write, _ in before:
         write(1)
@@ -40,15 +35,6 @@ def one_blas_thread() -> Iterator[None]:
     finally:
         for write, threads in before:
             write(threads)
-
-
-@cache
-def _controller() -> Any:
-    try:
-        from threadpoolctl import ThreadpoolController
-    except ImportError:
-        return None
-    return ThreadpoolController()
 
 
 @cache

@@ -8,11 +8,6 @@ from puzzles._program import blas, one_blas_thread
 own = pytest.mark.skipif(not blas._openblas(), reason="NumPy has no OpenBLAS of its own")
 
 
-@pytest.fixture(autouse=True)
-def without_threadpoolctl(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blas, "_controller", lambda: None)
-
-
 @own
 def test_products_have_one_thread_within_and_as_many_as_before_afterwards() -> None:
     ((read, write),) = blas._openblas()
