@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from jax.experimental.pallas import tpu as pltpu
 
-from puzzles._jax import JaxprEqn, copy_parts
+from puzzles._jax import JaxprEqn, copy_parts, made_by_a_pipeline
 from puzzles._launch.abstract_refs import called, place
 from puzzles._launch.finding import text_of
 from puzzles._launch.operand import Operand, itemsize
-
-_PIPELINE = inspect.getsourcefile(inspect.unwrap(pltpu.emit_pipeline))
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,8 @@ class Copy(Move):
         line = next(
             filter(None, (text_of(equation.source_info) for equation in reversed(path))), ""
         )
-        return cls(**vars(move), line=line, executed=executed, by_pipeline=by_pipeline(path[-1]))
+        by_pipeline = made_by_a_pipeline(path[-1].source_info)
+        return cls(**vars(move), line=line, executed=executed, by_pipeline=by_pipeline)
 
     @property
     def times(self) -> int:
@@ -63,12 +60,6 @@ class Copy(Move):
     def bytes(self) -> int:
         """Bytes that all its executions move."""
         return self.bytes_each * self.times
-
-
-def by_pipeline(equation: JaxprEqn) -> bool:
-    """Whether `emit_pipeline` starts this copy."""
-    traceback = equation.source_info.traceback
-    return any(f.file_name == _PIPELINE for f in (traceback.frames if traceback else ()))
 
 
 def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import JaxprEqn, copy_parts
+from puzzles._jax import JaxprEqn, copy_parts, made_by_a_pipeline
 from puzzles._launch.abstract_refs import at_step, called
 from puzzles._launch.log import LEAST, MOST
 from puzzles._launch.slices import Ranges, ranges_of
@@ -38,6 +38,11 @@ class Event:
     def times(self, ids: Sequence[int]) -> tuple[int, int]:
         """Executions by the step of these program ids, at most and at least."""
         return int(at_step(self.weight[MOST], ids)), int(at_step(self.weight[LEAST], ids))
+
+    @property
+    def by_pipeline(self) -> bool:
+        """Whether `emit_pipeline` itself starts this copy."""
+        return self.name == "dma_start" and made_by_a_pipeline(self.equation.source_info)
 
     def counts(self, program_ids: np.ndarray) -> np.ndarray:
         """(steps,) int: executions by each step, at most."""

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from puzzles._launch.copies import by_pipeline
 from puzzles._launch.events import Event, Part, place_in_hbm
 from puzzles._launch.finding import ERROR, WARNING, Finding, line_of, told
 from puzzles._launch.launch import Launch
@@ -19,7 +18,7 @@ def revisited_inside(launch: Launch) -> Iterator[Finding]:
 
     In the kernel's order, up to the first copy that depends on data.
     """
-    pipes = {id(e) for e in launch.log.events if e.name == "dma_start" and by_pipeline(e.equation)}
+    pipes = {id(event) for event in launch.log.events if event.by_pipeline}
     if not pipes or len(launch.log.events) * launch.steps > FUEL:
         return
     named: set[str] = set()
@@ -54,7 +53,7 @@ def single_slots(launch: Launch) -> list[str]:
     slots = {
         source[0].name: target[0].shape[0]
         for event in launch.log.events
-        if event.name == "dma_start" and by_pipeline(event.equation)
+        if event.by_pipeline
         for source, target, *_ in [event.parts()]
     }
     often = Counter(c.source for c in launch.copies if c.by_pipeline for _ in range(c.times))
