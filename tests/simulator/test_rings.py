@@ -232,17 +232,24 @@ def test_ids_are_numbers_tuples_and_dicts(kind: str, axes: dict[str, int]) -> No
     assert np.array_equal(result, np.roll(rows, 1, axis=1).reshape(x.shape))
 
 
-def test_an_id_of_another_mesh_is_found() -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # JAX 0.12 deprecates logical ids
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [("MESH", "has 1 of 2 coordinates"), ("LOGICAL", "to device 6, and there are 4,")],
+)
+def test_an_id_of_another_mesh_is_found(kind: str, says: str) -> None:
+    kinds = dict(device_id_type=getattr(pl.DeviceIdType, kind))
+
     def kernel(x_ref, o_ref, send, recv):
-        flat = lax.axis_index("y") * 2 + lax.rem(lax.axis_index("x") + 1, 2)
-        pltpu.make_async_remote_copy(x_ref, o_ref, send, recv, device_id=flat).start()
+        flat = lax.axis_index("y") * 2 + lax.axis_index("x") + 5
+        pltpu.make_async_remote_copy(x_ref, o_ref, send, recv, device_id=flat, **kinds).start()
 
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     x = jnp.zeros((4, 8, 128))
     call = pl.pallas_call(
         kernel, in_specs=[anywhere], out_specs=anywhere, out_shape=x[0], scratch_shapes=[DMA, DMA]
     )
-    with pytest.raises(HazardError, match="has 1 of 2 coordinates"):
+    with pytest.raises(HazardError, match=says):
         run_devices(trace_call(over_mesh(call, SQUARE), x), Semantics())
 
 
