@@ -166,8 +166,9 @@ def grouped_matmul(
 
 
 # %% [markdown]
-# **What do more experts cost?** Here are 32,768 rows times weights of 4096 × 1024, in tiles of 512 rows. Once K is
-# one block, once it is cut into four. How often is a weight fetched, and for how many rows each time?
+# **What do more experts cost?** Here are 32,768 rows times weights of 4096 × 1024, in tiles of 512 rows. In two
+# lines K is one block; in the other two it is cut into four. How often is a weight fetched, and for how many rows
+# each time?
 
 # %% active="ipynb"
 # from puzzles.grouped_matmul.choose_tiles import launched
@@ -188,10 +189,11 @@ def grouped_matmul(
 # eighth of the reuse. **K cut**: every visit walks through all blocks of K, from the first, so no block
 # stays, and a fetch serves one tile of 512 rows, however many rows the expert has.
 #
-# So whole K pays if most bytes are weights, as with few rows for each expert. With many rows, a cut K leaves room for wide
-# blocks, and the rows themselves are read fewer times. `tiles` weighs both. When a model decodes one token at a time, an
-# expert may have 8 rows: 8 FLOPs for each byte of bf16 weights, while a v5e can do 240. The rest of each tile is padding. `cost_estimate` in the launch, a `pl.CostEstimate`, tells XLA's scheduler what the caller asks for: `flops`,
-# `transcendentals`, `bytes_accessed`. The receipt names the padding:
+# So it pays to keep K whole if most bytes are weights, as with few rows for each expert. With many rows, a cut K leaves
+# room for wide blocks, and the rows themselves are read fewer times. `tiles` weighs both. When a model decodes one
+# token at a time, an expert may have 8 rows: 8 FLOPs for each byte of bf16 weights, while a v5e can do 240. The rest
+# of each tile is padding. `cost_estimate` in the launch, a `pl.CostEstimate`, tells XLA's scheduler what the caller
+# asks for: `flops`, `transcendentals`, `bytes_accessed`. The receipt names the padding:
 
 # %% active="ipynb"
 # M, K, N, E = 512, 7168, 2048, 256  # DeepSeek-V3's first product; 64 sequences decode, 8 experts for each

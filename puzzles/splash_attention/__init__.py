@@ -52,9 +52,9 @@ INTRO = """
 Attention is a matrix multiplication, a softmax and another matrix multiplication. For long sequences, the
 intermediate result is too large to keep. This ladder leads from a stable softmax to kernels that never
 materialise the scores, and that neither compute nor fetch the blocks that a mask hides entirely. Near the end
-you compare your own kernel with SplashAttention, which JAX ships for TPUs: the same numbers for every row
-that attends to anything, and no more tiles. Then you add the gradients, try attention without a softmax,
-and at last compute the loss of a large vocabulary in the same way.
+you compare your own kernel with SplashAttention, which JAX ships for TPUs: yours gives the same numbers
+for every row that attends to anything, and computes no more tiles. Then you add the gradients, try
+attention without a softmax, and at last compute the loss of a large vocabulary in the same way.
 
 It builds on `basics.ipynb`: you should know Refs, grids, index maps, scratch and `pl.when`.
 As in `basics`, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU.

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 #        │         │ ÷ sum  │         │ │   │ S   └───┘
 #        └─────────┘        └─────────┘ └───┘
 #
+#   T queries, S keys and S values, H numbers in each
 #   1/√H: scores of standard normal vectors have variance 1, for any H
 # ```
 #

@@ -20,8 +20,9 @@ from jaxtyping import Bool, Int
 #   0  skip: none of it counts    1  partial: some of it counts    2  full: all of it counts
 # ```
 #
-# For partial blocks, the mask is stored. But block (2, 1) holds the same pattern as block (0, 0). Only two patterns
-# differ, however long the sequence is. So store each **once**, in `partial_masks` (P, bq, bk), and let `mask_index` give the number of each partial block's pattern.
+# For partial blocks, the mask is stored. But block (2, 1) holds the same pattern as block (0, 0). Only two different patterns
+# occur, however long the sequence is. So store each **once**, in `partial_masks` (P, bq, bk), and let `mask_index` give the number
+# of each partial block's pattern.
 #
 # ![A causal window as pixels, its table of skipped, partial and full blocks, the number of each partial block's pattern, and the two patterns that are stored.](diagrams/splash_attention/classify_blocks.svg)
 #

@@ -28,8 +28,8 @@ from puzzles import INTERPRET, find
 #
 # * the grid, the specs, the output's shape; a block has `bq` queries or `bk` keys;
 # * the scratch: m and l in **128 equal lanes**, and acc of **one** block of queries, in f32, in this order;
-# * `dimension_semantics` in `compiler_params`, one word for each axis of the grid. Which axis may be divided among
-#   cores? Along which does a step need the scratch of the step before it?
+# * `dimension_semantics` in `compiler_params`, one entry for each axis of the grid. Which axis may be divided
+#   among cores? Along which does a step need the scratch of the step before it?
 #
 # <details><summary>More: why 128 lanes</summary>
 #

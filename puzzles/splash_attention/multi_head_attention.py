@@ -29,7 +29,7 @@ from puzzles import INTERPRET, find
 # The arrays are **bf16** now:
 #
 # * **bf16** is for the matrix unit, which multiplies `q` by `k` and `p` by `v`. So cast `p` for its dot. A weight
-#   lies between 0 and 1 and keeps 8 bits, as `v` itself does.
+#   is between 0 and 1, and keeps 8 significant bits, as `v` itself does.
 # * **f32** is for comparing, exponentiating and summing: `m`, `l`, `acc`, and both dots' results.
 #
 # In `flash_attention`'s kernel, fill in the lines that the types change; then the specs of `k` and `v`.
@@ -132,8 +132,8 @@ def multi_head_attention(
 # %% [markdown]
 # How much was saved? For 32 query heads and 8 heads of keys and values, 8192 tokens and `H` = 128, keys and values
 # take 32 MiB. Their repeated copy would take 128 MiB, written to HBM before the kernel starts. The traffic *inside*
-# the launch is the same either way, if a head's keys take more than one block (in the picture they
-# take one): every block of queries still fetches all keys and values of its head.
+# the launch is the same either way: every block of queries still fetches all keys and values of its head, unless
+# they are a single block, as in the picture.
 
 # %% active="ipynb"
 # q = jax.ShapeDtypeStruct((32, 8192, 128), jnp.bfloat16)

@@ -296,14 +296,15 @@ def splash_multi_head(
 # * **Steps**: here yours are fewer, except for the full mask. JAX's kernel pads every row of tiles to the widest. (Steps are not
 #   time. A step with nothing to do is short, and only a TPU can tell how short.)
 # * **Tiles computed**: the same.
-# * **Blocks and bytes**: yours are never more in this launch. For a causal mask and a window JAX stores no patterns. It passes the
-#   kernel row numbers, 128 copies of each, and the kernel compares them with column numbers. Yours gets the rows from the list.
-#   (An operand of one column counts as 128 lanes wide, in your launch as well.)
+# * **Blocks and bytes**: yours are never more in this launch. For a causal mask and a window JAX stores no patterns. It passes row
+#   numbers to the kernel, 128 copies of each, and the kernel compares them with column numbers. Yours gets the rows
+#   from the list. (An operand of one column counts as 128 lanes wide, in your launch as well.)
 # * **Lists**: the price, counted as SMEM stores them. Yours take 16 bytes per tile. JAX's tables hold small integers, but each row of them is padded
 #   to 128. For a causal mask of 131,072 tokens they take less than your list.
 #
 # And at T = 131,072? The list of a causal mask in blocks of 512 has 32,896 tiles, which take half of SMEM. No array is
-# as large as T × T. Below is your launch, or the reference's until yours has work to count; then a picture of
+# as large as T × T. Below is your launch, or the reference's if yours cannot be counted yet; then a picture
+# of
 # a small mask with two heads, one after the other.
 
 # %% active="ipynb"

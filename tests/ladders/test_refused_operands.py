@@ -52,7 +52,7 @@ def test_sizes_that_are_negative_or_exceed_the_rows_are_refused(name: str) -> No
 
 @pytest.mark.parametrize("first", [-1, 4, 6])
 def test_experts_beyond_the_groups_are_refused(first: int) -> None:
-    with pytest.raises(ValueError, match=f"first is {first}: of 6 groups, rhs has 3"):
+    with pytest.raises(ValueError, match=f"first is {first}: rhs has the weights of 3 of the 6"):
         call("local_experts", 3, jnp.int32(first))()
 
 
