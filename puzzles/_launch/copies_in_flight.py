@@ -141,4 +141,5 @@ class Flights:
         if self._waited[semaphore]:
             count = len(self._on(semaphore))
             return sentence("waited_for_less" if count == 1 else "waited_for_any", count=count)
-        return sentence("waited_for_another", target=self._ended.target) if self._ended else ""
+        target = str(self._ended.target) if self._ended else "("  # "VMEM((…": a pipeline's own slot
+        return "" if "(" in target else sentence("waited_for_another", target=target)

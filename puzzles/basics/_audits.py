@@ -9,7 +9,7 @@ def product_by_dots(launch: Launch, M: int, K: int, N: int) -> None:
     """Asserts that dots do the FLOPs of an (M, K) by (K, N) product, no fewer."""
     needed = 2 * M * K * N
     assert launch.dot_flops >= needed or launch.unknown_loops, (
-        f"the dots do {launch.dot_flops:,} FLOPs, where this product needs {needed:,}: only a dot "
+        f"the dots do {launch.dot_flops:,} FLOPs, but this product needs {needed:,}: only a dot "
         "runs on the matrix unit, sums and products by hand do not"
     )
 

@@ -138,20 +138,20 @@ def audit(launch: Launch) -> None:
     chip = CHIPS["v5e"]
     blocks = (*launch.inputs[0].block, launch.inputs[1].block[1])
     assert launch.vmem_bytes <= launch.vmem_limit_bytes, (
-        f"blocks {blocks} need {launch.vmem_bytes / 2**20:.2f} MiB of VMEM where "
+        f"blocks {blocks} need {launch.vmem_bytes / 2**20:.2f} MiB of VMEM, but only "
         f"{launch.vmem_limit_bytes / 2**20:g} MiB are allowed: count two buffers for each "
-        "operand, the output's too, and the accumulator"
+        "operand, also for the output, and one accumulator"
     )
     assert launch.intensity >= chip.ridge, (
         f"blocks {blocks} give {launch.intensity:.0f} FLOPs a byte, memory-bound: a v5e needs "
-        f"{chip.ridge:.0f}. A FLOP costs 1/bm + 1/bn, so the smaller of the two decides; these "
-        f"take {launch.vmem_bytes / 2**20:.2f} of {launch.vmem_limit_bytes / 2**20:g} MiB of "
-        "VMEM"
+        f"{chip.ridge:.0f}. A FLOP costs 1/bm + 1/bn bytes, so the smaller side decides. The "
+        f"buffers take {launch.vmem_bytes / 2**20:.2f} of {launch.vmem_limit_bytes / 2**20:g} MiB "
+        "of VMEM"
     )
     waits, works = launch.steps * chip.step_seconds, launch.dot_flops / chip.flops_per_second
     assert waits <= works, (
-        f"blocks {blocks} make {launch.steps:,} steps, which take {1e6 * waits:.0f} µs by "
-        f"themselves where the FLOPs take {1e6 * works:.0f}: a deeper bk makes fewer of them"
+        f"blocks {blocks} make {launch.steps:,} steps, which take {1e6 * waits:.0f} µs, and "
+        f"the FLOPs take only {1e6 * works:.0f} µs: a larger bk makes fewer steps"
     )
 
 

@@ -129,12 +129,12 @@ def audit(da: Launch, db: Launch, *, args) -> None:
     (M, K), N = args[0].shape, args[1].shape[1]
     for operand in (*da.inputs, *db.inputs):
         assert operand.shape not in ((K, M), (N, K), (N, M)), (
-            f"`{operand.name}` has shape {operand.shape}, and no argument has: it was "
-            "transposed in HBM. Fetch its blocks as they lie, and contract the other axis"
+            f"`{operand.name}` has shape {operand.shape}, which no argument has: it was "
+            "transposed in HBM. Fetch the blocks as they are stored, and contract the other axis"
         )
     done, needed = da.dot_flops + db.dot_flops, 4 * M * K * N
     assert done >= needed or da.unknown_loops or db.unknown_loops, (
-        f"the dots do {done:,} FLOPs, where the two products need {needed:,}: only a dot runs "
+        f"the dots do {done:,} FLOPs, but the two products need {needed:,}: only a dot runs "
         "on the matrix unit, sums and products by hand do not"
     )
 

@@ -10,7 +10,7 @@ def sends(wire: Wire, size: float, why: str) -> None:
     for device in range(wire.devices):
         sent = sum(wire.sent(device).values())
         assert sent <= size, (
-            f"device {device} sends {sent:,} bytes where {size:,.0f} are enough: {why}"
+            f"device {device} sends {sent:,} bytes, but {size:,.0f} are enough: {why}"
         )
 
 

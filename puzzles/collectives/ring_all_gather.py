@@ -99,7 +99,7 @@ def audit(launch: Launch, *, args, wire: Wire) -> None:
     n = wire.devices
     sends(wire, (n - 1) * args[0].nbytes / n, "n - 1 blocks, each one time")
     assert all(one.hops == 1 for one in wire.transfers), (
-        "a copy goes further than to a neighbour: all devices between them share its links"
+        "a copy goes past the neighbour, so it takes the links of every device in between"
     )
 
 

@@ -119,9 +119,9 @@ def fetches_no_more(
     one = [o for o in launch.inputs if len(o.shape) > 2 and o.shape[-2] == page][-2:]
     fetched = sum(o.hbm_bytes // (np.dtype(o.dtype).itemsize * page * o.shape[-1]) for o in one)
     assert fetched <= most, (
-        f"{fetched} pages are fetched, and these lengths need {needed}"
+        f"{fetched} pages are fetched, but these lengths need only {needed}"
         + (f", or {most} with one of each array for each empty sequence" if idle else "")
-        + ": fetch each page that holds keys which count once, for all that it serves, and no other"
+        + ": fetch each page with keys that count once, for all heads that it serves, and no other"
     )
 
 

@@ -191,14 +191,14 @@ def audit(launch: Launch, *, args) -> None:
     fetched = pages_needed(np.asarray(lengths) + new.shape[1], pages.shape[1])
     needed = fetched * pages.nbytes // pages.shape[0] + sum(one.nbytes for one in args[1:])
     assert launch.hbm_bytes_read <= needed, (
-        f"{launch.hbm_bytes_read:,} bytes are read, where the pages of these sequences and the "
-        f"other arguments have {needed:,}: fetch each page once, and let the new rows come in "
+        f"{launch.hbm_bytes_read:,} bytes are read, but the pages of these sequences and the "
+        f"other arguments have only {needed:,}: fetch each page once, and let the new rows come in "
         "their block only"
     )
     written = new.nbytes + new.nbytes // new.shape[1]
     assert launch.hbm_bytes_written <= written, (
-        f"{launch.hbm_bytes_written:,} bytes are written, where the new rows and the sums have "
-        f"{written:,}: send the new rows of a page only, once"
+        f"{launch.hbm_bytes_written:,} bytes are written, but the new rows and the sums have only "
+        f"{written:,}: send only the new rows of a page, once"
     )
     its_own = [one.name for one in (*launch.inputs, *launch.outputs) if one.shape == pages.shape]
     for name, its in (launch.waits or {}).items():

@@ -113,14 +113,14 @@ def audit(launch: Launch) -> None:
     for one, along in ((a, o.shape[1]), (b, o.shape[0])):
         times, enough = one.hbm_bytes / (4 * one.shape[0] * one.shape[1]), max(1, along // 128)
         assert times <= enough, (
-            f"`{one.name}` is copied {times:.3g} times, where {enough} "
+            f"`{one.name}` is copied {times:.3g} times, but {enough} "
             f"{'is' if enough == 1 else 'are'} enough: bring each tile once for each block of "
             "the result"
         )
     overlapped(launch, first=launch.outputs[0].transfers)
     waits = (launch.waits or {}).values()
     assert a.shape[1] <= 128 or not waits or any(its.exposed < its.count for its in waits), (
-        "no copy comes while the kernel computes: fetch tiles along K, and start the next ones "
+        "no copy is in flight while the kernel computes: fetch tiles along K, and start the next "
         "before the dot of these"
     )
 

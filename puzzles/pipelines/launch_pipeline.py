@@ -108,20 +108,19 @@ def audit(launch: Launch) -> None:
     multiplied_once(launch)
     b = launch.inputs[1]
     assert b.portion != b.shape, (
-        f"all of `{b.name}` comes at once, and nothing runs before it is there: bring it in "
+        f"all of `{b.name}` comes at once, and nothing runs before it has arrived: copy it in "
         "strips of 128 columns"
     )
     times = b.hbm_bytes / (b.shape[0] * b.shape[1] * jnp.dtype(b.dtype).itemsize)
     assert times <= 1, (
-        f"`{b.name}` is copied {times:.3g} times: bring a strip where its number changes, and "
-        "nowhere else"
+        f"`{b.name}` is copied {times:.3g} times: copy a strip only when its number changes"
     )
     its = (launch.waits or {}).get(b.name)  # None where data decide what is copied
     overlapped(launch, first=max(launch.steps, its.count if its else 1))
     could = 1 - 1 / its.count if its else 0  # nothing runs yet when the first strip comes
     assert not its or its.hidden >= 0.6 * could, (
-        f"{its.hidden:.0%} of the work runs between starts of `{b.name}`'s copies and the "
-        f"waits for them, and {could:.0%} could: start a strip at the first step of the strip "
+        f"{its.hidden:.0%} of the work runs between a start of `{b.name}`'s copies and the "
+        f"wait for it, but {could:.0%} could: start a strip at the first step of the strip "
         "before it, when its slot is free, and wait for it only at its own first step"
     )
 

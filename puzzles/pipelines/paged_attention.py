@@ -152,8 +152,8 @@ def audit(launch: Launch, *, args) -> None:
     run = max((int(dot.executed.sum()) for dot in launch.least.dots), default=0)
     needed = pages_needed(lengths, page) + int((lengths == 0).sum())
     assert run <= needed, (
-        f"dots run in {run} steps, where {needed} pages hold keys that count, with one for "
-        f"each empty sequence: skip what lies beyond a length; a page has {page} rows here"
+        f"dots run in {run} steps, but only {needed} are needed, one for each page with keys that "
+        f"count and one for each empty sequence. Skip pages beyond a length; a page has {page} rows"
     )
 
 

@@ -86,8 +86,8 @@ def audit(launch: Launch) -> None:
     for one in launch.inputs:
         one_block = one.portion == one.shape and one.shape[0] > 64  # 64 rows may come at once
         assert not one_block, (
-            f"all of {one.name.removesuffix('_ref')} comes as one block: cut it, there is "
-            "nothing to overlap"
+            f"all of {one.name.removesuffix('_ref')} comes as one block: cut it into "
+            "smaller blocks, or there is nothing to overlap"
         )
     overlapped(launch)
 

@@ -109,9 +109,8 @@ def audit(launch: Launch, *, args) -> None:
     needed = 4 * width * int((-(-np.asarray(lengths) // 64) * 64).sum())
     fetched = launch.inputs[0].hbm_bytes
     assert fetched <= needed, (
-        f"{fetched:,} bytes of x are fetched, and these lengths need {needed:,}: fetch the "
-        f"blocks that hold rows which count, and no other: not all {rows} rows, and nothing "
-        "where none counts"
+        f"{fetched:,} bytes of x are fetched, but these lengths need only {needed:,}: fetch "
+        f"only the blocks with rows that count, not all {rows} rows, and none for an empty sequence"
     )
 
 

@@ -32,15 +32,15 @@ WRONG = {
     ),
     "no such device": (
         ("device_id=(right,)", 'device_id=(lax.axis_index("x") + 1,)'),
-        ("memory", "Device 3 copies to device 4, and there are 4"),
+        ("memory", "Device 3 copies to device 4, but there are only 4 devices"),
     ),
     "waits for a credit too many": (
         ("@pl.when(i > 0)", "@pl.when(i >= 0)"),
-        ("memory", "never come: devices 0, 1, 2 and 3 in `pl.semaphore_wait(credits, 1)`"),
+        ("memory", "stop here: devices 0, 1, 2 and 3 in `pl.semaphore_wait(credits, 1)`"),
     ),
     "no wait for the barrier": (
         (BARRIER, SIGNALS),
-        ("memory", "which may not be in the kernel yet"),
+        ("memory", "may not be in the kernel yet"),
     ),
     "no barrier": ((BARRIER, ""), ("tpu", "or leave `collective_id` out")),
     "no collective_id": (
@@ -53,7 +53,7 @@ WRONG = {
     ),
     "both halves to one side": (
         ("        copy.wait()\n", "        copy.wait_send()\n"),
-        ("memory", "has not waited for its end"),
+        ("memory", "has not waited for that copy"),
     ),
 }
 

@@ -74,10 +74,10 @@ def gathered():
 
 FORM = jax.ShapeDtypeStruct((N * SHARD[0], SHARD[1]), jnp.float32)
 WRONG = {
-    "no wait for the barrier": ("hazard", "which may not be in the kernel yet"),
-    "waits for two": ("hazard", "(for 2 on the barrier semaphore, which is at 1)"),
-    "no such device": ("out-of-bounds", "copies to device 4, and there are 4, numbered from 0"),
-    "signals nobody": ("out-of-bounds", "Device 0 signals device -1, and there are 4"),
+    "no wait for the barrier": ("hazard", "may not be in the kernel yet"),
+    "waits for two": ("hazard", "(waiting for 2 on the barrier semaphore, which is at 1)"),
+    "no such device": ("out-of-bounds", "copies to device 4, but there are only 4 devices"),
+    "signals nobody": ("out-of-bounds", "Device 0 signals device -1, but there are only 4 devices"),
     "sends what nobody wrote": ("uninitialised", "hold garbage, from memory that nothing wrote"),
     "uses it early": (
         "hazard",
@@ -121,7 +121,7 @@ def test_the_shell_gives_a_kernel_that_speaks_its_devices(tmp_path: Path) -> Non
     before = dict(os.environ)
     report = run_request(Request(f"{tmp_path}/rings.py:make"))
     assert [one.kind for one in report.findings] == ["hazard"], report.text
-    assert "has not waited for its end" in report.findings[0].says
+    assert "has not waited for that copy" in report.findings[0].says
     assert dict(os.environ) == before
 
 
@@ -132,4 +132,4 @@ def test_jax_all_gather_is_only_warned_of_its_shared_semaphore(count: int) -> No
     gather = functools.partial(all_gather.all_gather, mesh=launches.mesh(count), axis_name="x")
     found = examine(gather, jax.ShapeDtypeStruct((count * 16, 128), jnp.float32))
     assert [one.severity for one in found.findings] == ["warning"]
-    assert "copies arrive there, and any of them may be the one" in found.findings[0].says
+    assert "copies arrive there, and any of them may have ended that wait" in found.findings[0].says

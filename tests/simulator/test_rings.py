@@ -185,13 +185,13 @@ def test_a_random_ring_is_judged_as_a_plain_model_expects(ring: Ring) -> None:
 CAUSES = {
     Ring(4, 2, 1, "none", "both", "both", False): "while device 2 still sends it",
     Ring(4, 2, 1, "early", "both", "both", False): "while device 2 still sends it",
-    Ring(4, 2, 1, "extra", "both", "both", False): "`credits[0]` of device 0 at 1, and not at zero",
+    Ring(4, 2, 1, "extra", "both", "both", False): "`credits[0]` of device 0 at 1 instead of zero",
     Ring(4, 2, 1, "few", "both", "both", False): "devices 0, 1, 2 and 3 in `pl.semaphore_wait(",
-    Ring(4, 2, 2, "right", "heard from the right", "both", False): "it has heard from device",
+    Ring(4, 2, 2, "right", "heard from the right", "both", False): "it has heard only from device",
     Ring(4, 2, 1, "right", "no wait", "both", False): "may not be in the kernel yet",
-    Ring(4, 2, 1, "right", "both", "wait_send only", False): "has not waited for its end",
+    Ring(4, 2, 1, "right", "both", "wait_send only", False): "has not waited for that copy",
     Ring(2, 2, 1, "right", "both", "wait_recv only", False): "its copy to device",
-    Ring(4, 3, 1, "right", "both", "both", True): "any of them may be the one",
+    Ring(4, 3, 1, "right", "both", "both", True): "any of them may have ended that wait",
 }
 
 
