@@ -16,7 +16,8 @@ import jax
 import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 
-from puzzles._jax import ClosedJaxpr, JaxprEqn, compiler_param, instead, jaxpr_as_fun
+from puzzles._equations import compiler_param
+from puzzles._jax import ClosedJaxpr, JaxprEqn, instead, jaxpr_as_fun
 from puzzles._launch import Launch, Traced
 from puzzles._program import run_program, single, with_interpret
 

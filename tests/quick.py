@@ -19,6 +19,7 @@ FLAT = {
     "__main__": ["tests/author/test_cli.py"],
     "_check": ["tests/judge"],
     "_jax": ["tests/test_jax.py"],
+    "_equations": ["tests/test_jax.py", "tests/program", "tests/launch"],
     "_ladders": ["tests/author"],
     "_progress": ["tests/test_progress.py"],
     "_puzzle": ["tests/author", "tests/judge"],

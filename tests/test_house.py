@@ -30,8 +30,9 @@ WINGS = (
 )  # fmt: skip
 # A part may import every part of the lines before its own; parts of one line are neighbours.
 FLOORS = (
-    ("_jax",), ("_rules",), ("_program",), ("_launch",), ("_simulator", "_compile"), ("_receipt",),
-    ("_draw", "_judge"), ("_check", "_author"), ("_examine",), ("_show",), ("__init__",),
+    ("_jax",), ("_equations",), ("_rules",), ("_program",), ("_launch",),
+    ("_simulator", "_compile"), ("_receipt",), ("_draw", "_judge"), ("_check", "_author"),
+    ("_examine",), ("_show",), ("__init__",),
 )  # fmt: skip
 GROUND = ("_regions", "_record", "_puzzle", "_ladders")  # for `_judge` and all above it
 

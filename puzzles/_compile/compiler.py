@@ -19,7 +19,7 @@ import jax
 
 from puzzles._compile import messages
 from puzzles._compile.chips import CHIPS
-from puzzles._jax import is_key, key_bits, keys_of
+from puzzles._equations import is_key, key_bits, keys_of
 from puzzles._launch import Finding, Traced, as_function
 from puzzles._program import as_tpu, axes_around_kernels, kernel_calls
 

@@ -8,7 +8,8 @@ import re
 import types
 
 from puzzles._compile.chips import CHIPS
-from puzzles._jax import ClosedJaxpr, JaxprEqn, array_of, user_frame
+from puzzles._equations import array_of
+from puzzles._jax import ClosedJaxpr, JaxprEqn, user_frame
 from puzzles._launch import Finding, line_of, placed, text_of, told
 from puzzles._program import kernel_calls, parameter_names
 from puzzles._rules import instead, rows, sentence

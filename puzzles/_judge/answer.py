@@ -12,7 +12,8 @@ import jax
 import numpy as np
 
 from puzzles._compile import Compiler
-from puzzles._jax import JaxprEqn, function_place
+from puzzles._equations import function_place
+from puzzles._jax import JaxprEqn
 from puzzles._judge.case import Case, cases, fresh_case, in_jax, own_seed
 from puzzles._judge.costs import Scale
 from puzzles._judge.exceptions import learners_code

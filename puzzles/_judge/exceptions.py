@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import call_at_fault, params_at_fault
+from puzzles._equations import call_at_fault, params_at_fault
 from puzzles._judge.source import author_wrote, is_learners, lines_of, unwrap
 from puzzles._program import LoopLimitError, UnreadableError
 from puzzles._rules import Breach, rows, sentence

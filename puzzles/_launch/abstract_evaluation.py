@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, copy_parts, scan_counts
+from puzzles._equations import copy_parts, scan_counts
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from puzzles._launch.abstract_refs import LOOKS, UNKNOWN, Buffer, Cells, Ref, allocated
 from puzzles._launch.copies import moved
 from puzzles._launch.events import EVENTS, Event, accessed

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import array_of, close, compiler_param, is_key, unknown_params, written_refs
+from puzzles._equations import array_of, compiler_param, is_key, unknown_params
+from puzzles._jax import close, written_refs
 from puzzles._launch.abstract_evaluation import FUEL, AbstractInterpreter
 from puzzles._launch.abstract_refs import UNKNOWN, Buffer, Ref, memory_space
 from puzzles._launch.events import COPIES

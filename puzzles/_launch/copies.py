@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import JaxprEqn, copy_parts, made_by_a_pipeline
+from puzzles._equations import copy_parts
+from puzzles._jax import JaxprEqn, made_by_a_pipeline
 from puzzles._launch.abstract_refs import called, place
 from puzzles._launch.finding import text_of
 from puzzles._launch.operand import Operand, itemsize

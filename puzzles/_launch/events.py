@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import JaxprEqn, copy_parts, made_by_a_pipeline
+from puzzles._equations import copy_parts
+from puzzles._jax import JaxprEqn, made_by_a_pipeline
 from puzzles._launch.abstract_refs import at_step, called
 from puzzles._launch.log import LEAST, MOST
 from puzzles._launch.slices import Ranges, ranges_of

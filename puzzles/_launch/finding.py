@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 
-from puzzles._jax import function_place, user_frame
+from puzzles._equations import function_place
+from puzzles._jax import user_frame
 from puzzles._rules import fault
 
 _JAX = os.path.join(os.path.dirname(jax.__file__), "_src")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import array_of
+from puzzles._equations import array_of
 from puzzles._launch.abstract_refs import memory_space
 from puzzles._launch.finding import line_of_function
 

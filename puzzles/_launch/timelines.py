@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from jax.core import ShapedArray
 
-from puzzles._jax import JaxprEqn, is_remote, made_by_a_pipeline
+from puzzles._equations import is_remote
+from puzzles._jax import JaxprEqn, made_by_a_pipeline
 from puzzles._launch.copies import bytes_of
 from puzzles._launch.copies_in_flight import Flight, Flights, Place
 from puzzles._launch.events import COPIES, Event, Part

@@ -13,15 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from puzzles._equations import hi_primitive, scan_counts
 from puzzles._jax import (
     ClosedJaxpr,
     JaxprEqn,
     Literal,
     Var,
-    hi_primitive,
     jaxpr_as_fun,
     retraced,
-    scan_counts,
     unused_copies_untold,
 )
 from puzzles._launch.calls import LISTED, Call

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, is_key, scan_counts
+from puzzles._equations import is_key, scan_counts
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from puzzles._program.jaxprs import PALLAS_CALL, around_kernels, callee, kernel_calls, through
 from puzzles._program.run import ProgramInterpreter
 from puzzles._rules import sentence

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Tracer, Var, is_key
+from puzzles._equations import is_key
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Tracer, Var
 
 # The origin of a program does not change its results.
 _ORIGINS = {"debug_info", "name_and_src_info", "source_info"}

@@ -8,7 +8,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, scan_counts
+from puzzles._equations import scan_counts
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from puzzles._program.jaxprs import CALLS, Interpreter, Plan, callee
 from puzzles._program.numpy_rules import rule_of
 from puzzles._rules import sentence

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, is_key, jaxpr_as_fun
+from puzzles._equations import is_key
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from puzzles._program.blas import one_blas_thread
 from puzzles._program.interpreter import CONTROL, LoopLimitError, NumpyInterpreter, Observer, Values
 from puzzles._program.jaxprs import (

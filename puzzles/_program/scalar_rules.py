@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import JaxprEqn, bind_params
+from puzzles._equations import bind_params
+from puzzles._jax import JaxprEqn
 
 Rule = Callable[[JaxprEqn, list[np.ndarray], int], np.ndarray]
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import JaxprEqn, Part, compiler_param, copy_ends, is_remote
+from puzzles._equations import Part, compiler_param, copy_ends, is_remote
+from puzzles._jax import JaxprEqn
 from puzzles._launch import View, taken, when
 from puzzles._program import UnsupportedError, Values, equations
 from puzzles._rules import sentence

@@ -15,16 +15,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import (
-    JaxprEqn,
-    Part,
-    copy_ends,
-    copy_parts,
-    is_key,
-    is_remote,
-    made_by_a_pipeline,
-    written_refs,
-)
+from puzzles._equations import Part, copy_ends, copy_parts, is_key, is_remote
+from puzzles._jax import JaxprEqn, made_by_a_pipeline, written_refs
 from puzzles._launch import (
     Flight,
     Flights,

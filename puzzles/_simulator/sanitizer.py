@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from puzzles._jax import is_remote
+from puzzles._equations import is_remote
 from puzzles._launch import WARNING, Finding, Launch, Operand, Traced, told, when
 from puzzles._program import equations, kernel_calls
 from puzzles._rules import sentence

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import is_key, key_bits, keys_of
+from puzzles._equations import is_key, key_bits, keys_of
 from puzzles._launch import Finding, Launch
 
 EDGE = 3  # steps of an axis at its edges: the first two, and the last
