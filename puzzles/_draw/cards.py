@@ -33,11 +33,10 @@ def paragraph(words: str, style: str = "") -> str:
     return f'<div style="margin-top:4px;{style}">{code(words)}</div>'
 
 
-def fold(summary: str, content: str, opened: bool = False) -> str:
-    """HTML behind a summary; folded unless `opened`."""
-    state = " open" * opened
+def fold(summary: str, content: str) -> str:
+    """HTML that is folded behind a summary."""
     return (
-        f'<details style="margin-top:4px"{state}><summary style="{FAINT};cursor:pointer">'
+        f'<details style="margin-top:4px"><summary style="{FAINT};cursor:pointer">'
         f"{code(summary)}</summary>{content}</details>"
     )
 
