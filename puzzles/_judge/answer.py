@@ -162,7 +162,7 @@ class Run:
         """The flat results in NumPy, as a TPU may run launches; None if NumPy cannot run them."""
         if self.puzzle.axes:
             with suppress(SimulationError):
-                return simulate(self.traced)
+                return simulate(self.traced, self.played.results)
             return None
         if all(map(_in_one_way, self.launches)):
             return self.in_numpy

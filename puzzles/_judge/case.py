@@ -16,7 +16,7 @@ import numpy as np
 from puzzles._jax import Jaxpr, jaxpr_as_fun, unjitted
 from puzzles._judge.numbers import Mismatch, compare, on_tpu
 from puzzles._launch import Traced, trace_call
-from puzzles._program import by_jax, equations, kernel_calls, over_axes, over_mesh
+from puzzles._program import by_jax, kernel_calls, over_axes, over_mesh, turns, visited
 from puzzles._puzzle import Puzzle
 from puzzles._simulator import step_by_step
 
@@ -25,10 +25,11 @@ _TRACING, _ELEMENTS = 1_000, 4_096  # see `Case.work`
 
 
 def _work_of_a_step(kernel: Jaxpr) -> float:
-    """The work of a kernel's equations, those of loops and branches once; see `Case.work`."""
+    """The work of a kernel's equations, in all turns of their loops; see `Case.work`."""
     return sum(
-        1 + sum(v.aval.size for v in equation.invars if hasattr(v.aval, "size")) / _ELEMENTS
-        for equation in equations(kernel)
+        turns(path)
+        * (1 + sum(v.aval.size for v in equation.invars if hasattr(v.aval, "size")) / _ELEMENTS)
+        for equation, path in visited(kernel)
     )
 
 
@@ -116,13 +117,14 @@ class Case:
     def work(self) -> float:
         """The estimated work of running the reference in NumPy.
 
-        The unit is an equation of a grid step, or 4,096 elements of its operands. Building and
-        tracing a variant counts as 1,000 units.
+        The unit is an equation of a grid step on a device, or 4,096 elements of its operands.
+        Building and tracing a variant counts as 1,000 units.
         """
         if not self.puzzle.kernel:
             return _TRACING
         calls = kernel_calls(self.reference.jaxpr.jaxpr)
-        return _TRACING + sum(
+        devices = math.prod(self.axes.values())
+        return _TRACING + devices * sum(
             math.prod(grid) * _work_of_a_step(call.params["jaxpr"])
             for (_, grid), call in zip(self.reference.grids, calls, strict=False)
         )

@@ -10,7 +10,7 @@ from typing import Any
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.costs import dearer
 from puzzles._judge.exceptions import RejectedError
-from puzzles._judge.explain import by_facts, by_trying
+from puzzles._judge.explain import by_exchange, by_facts, by_trying
 from puzzles._judge.questions import MAY_RUN, error, memory, pallas, tpu, unsolved, values, work
 from puzzles._judge.verdict import Verdict, lesson, passed
 from puzzles._launch import keeping_traces
@@ -50,8 +50,8 @@ QUESTIONS = (
     Question(memory.simulated, (memory.same_in_simulator,)),
     Question(each_case, (work.audit,)),
     DRAWN,  # before costs: fix wrong results first
-    Question(work.at_production_scale, (memory.blocks_at_scale, work.rounds, dearer)),
     Question(each_case, (tpu.lowers,)),
+    Question(work.at_production_scale, (memory.blocks_at_scale, work.rounds, dearer)),
     Question(lambda answer: [answer], (tpu.compiles,)),
     Question(drawn_case, (tpu.lowers,)),
 )
@@ -78,7 +78,7 @@ EXPLAINERS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
     ("first", by_facts.not_finite),
     ("first", by_facts.undone),
     ("first", by_facts.rounds_on_the_way),
-    ("first", by_trying.line_exchanged),
+    ("first", by_exchange.line_exchanged),
 )
 
 
@@ -140,8 +140,8 @@ def _verdict_of(answer: Answer, run: Run | None, finding: Breach) -> Verdict:
     if isinstance(run, Run):
         if finding.rule == "numbers":
             parts = _explained(run)
-        elif run.puzzle.axes and finding.rule == "hazard":  # a wrong device or block may cause it
-            parts = {"first": by_trying.line_exchanged(run, "corrects_all")}
+        elif run.puzzle.axes and finding.rule in ("hazard", "out-of-bounds"):
+            parts = {"first": by_exchange.line_exchanged(run, "corrects_all")}
         if run.case.fresh:
             seed = run.case.seed
             notes.append(sentence("drawn_for_your_code", puzzle=puzzle.name, seed=seed))

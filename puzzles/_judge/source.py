@@ -63,7 +63,7 @@ class Code:
         self.text = "\n".join(line for fn in own for line in lines_of(fn))
 
     @cached_property
-    def _trees(self) -> dict[str, ast.FunctionDef]:
+    def trees(self) -> dict[str, ast.FunctionDef]:
         """The parsed functions of `written` whose source is known, by name."""
         trees = {name: _parsed(fn) for name, fn in self.written.items()}
         return {name: tree for name, tree in trees.items() if tree is not None}
@@ -83,16 +83,16 @@ class Code:
         A function is unchanged if it holds only `...`; a bug to find is unchanged if every
         function still equals the starter.
         """
-        for name, tree in self._trees.items():
+        for name, tree in self.trees.items():
             if _regions.only_ellipsis(tree):
                 return name
         same = self.as_handed_out()
-        return same[0] if same and len(same) == len(self._trees) else None
+        return same[0] if same and len(same) == len(self.trees) else None
 
     @property
     def gap(self) -> tuple[str, str] | None:
         """(function, line of code) of a `...` that is left as a value, or None."""
-        for name, tree in self._trees.items():
+        for name, tree in self.trees.items():
             for place in _regions.ellipsis_values(tree):
                 line = place.lineno if hasattr(place, "lineno") else 1
                 source, _ = inspect.getsourcelines(self.written[name])
@@ -103,7 +103,7 @@ class Code:
         """(rule, function) if a derivative rule differentiates its own function, or None."""
         for name, value in self.names.items():
             rule = getattr(value, "bwd", None) if isinstance(value, jax.custom_vjp) else None
-            tree = self._trees.get(getattr(rule, "__name__", ""))
+            tree = self.trees.get(getattr(rule, "__name__", ""))
             if tree is not None and any(name in _ids(call) for call in _derivatives(tree)):
                 return tree.name, name
         return None
@@ -120,7 +120,7 @@ class Code:
     def as_handed_out(self) -> list[str]:
         """The names of the functions that still equal the starter's."""
         handed_out = _starter(self.puzzle)
-        return [n for n, tree in self._trees.items() if _regions.same_code(tree, handed_out[n])]
+        return [n for n, tree in self.trees.items() if _regions.same_code(tree, handed_out[n])]
 
 
 @functools.lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ import numpy as np
 from puzzles._equations import Part, compiler_param, copy_ends, is_remote
 from puzzles._jax import JaxprEqn
 from puzzles._launch import View, taken, when
-from puzzles._program import UnsupportedError, Values, equations
+from puzzles._program import COLLECTIVES, UnsupportedError, Values, equations
 from puzzles._rules import sentence
 from puzzles._simulator.clocks import Arrival, Copy, End, Semaphore
 from puzzles._simulator.machine import Machine, signals_of
@@ -67,7 +67,8 @@ class Device(Machine):
         axes, count = ", ".join(shape.axes), len(sizes)
         if len(places) != count:
             facts: dict[str, Any] = dict(given=len(places), axes=axes, count=count)
-            self.wrong(equation, "device_id_of_other_mesh", "out-of-bounds", **facts)
+            key = "several_devices" if count == 1 else "device_id_of_other_mesh"
+            self.wrong(equation, key, "out-of-bounds", **facts)
         if not all(0 <= at < size for at, size in zip(places, sizes, strict=True)):
             facts = dict(count=" × ".join(map(str, sizes)), when=when(self.ids))
             order = f"along the mesh's axes ({axes}), in this order"
@@ -82,6 +83,10 @@ class Device(Machine):
             others = (n for n in range(mesh.count) if n != me)
             heard = [n for n in others if mesh.entered(me, n, self.nth)]
             words = sentence("heard_from", devices=device_words(heard)) if heard else ""
+            for semaphore in mesh.semaphores.values():
+                sent = sum(arrival.size for arrival in semaphore.arrivals)
+                if semaphore.device == me and 0 < semaphore.waited < sent and not heard:
+                    words = sentence("heard_some", waited=semaphore.waited, sent=sent)
             self.wrong(equation, "device_not_entered", there=there, does=does, heard=words)
         return mesh.launches[self.nth][there][0]
 
@@ -126,7 +131,10 @@ class Device(Machine):
         for end in self.mesh.ends[self.number]:
             if end.over is None and (end.lands or how == "writes") and end.view.meets(view):
                 key = _INTO[how] if end.lands else "device_writes_out_of"
+                own = end.copy.sender == end.copy.receiver
+                key = "device_meets_its_own_copy" if own else key
                 facts: dict[str, Any] = dict(sender=end.copy.sender, there=end.copy.receiver)
+                facts["does"] = how
                 facts |= dict(text=line_words(equation), place=view, copy=end.copy.line)
                 self.wrong(equation, key, waited=self.waited(end), **facts)
 
@@ -166,9 +174,12 @@ class Device(Machine):
         mesh, me, line = self.mesh, self.number, line_words(equation)
         there = self.there(equation, device, "copies_to_no_such_device")
         old, same = (self.end(equation, *part) for part in (source, target))
-        if equation.params.get("add") or old.shape != same.shape or old.dtype != same.dtype:
-            forms = (f"{x.dtype}{list(x.shape)}" for x in (old, same))
-            raise UnsupportedError(f"a copy of {' into '.join(forms)}, `{line}`")
+        source_form, target_form = (f"{x.dtype}{list(x.shape)}" for x in (old, same))
+        if equation.params.get("add"):
+            raise UnsupportedError(f"an addition of {source_form} to {target_form}, {line}")
+        if source_form != target_form:
+            forms = dict(source=source_form, target=target_form)
+            self.wrong(equation, "copy_between_forms", "unequal-copy", **forms)
         peer = self.enters(equation, there, "copies")
         new = self.part_on(peer, equation, target, "copy_of_a_ref_outside")
         copy = Copy(self.view(old, *source), self.view(new, *target), me, there, line)
@@ -226,6 +237,12 @@ class Device(Machine):
         return self.computation(equation)(self, equation, values)
 
 
+def _collective(on: Any, equation: JaxprEqn, _: Values) -> Values:
+    """Raise `HazardError`: a kernel has no collectives."""
+    on.wrong(equation, "collective_in_a_kernel", "lowering", name=equation.primitive.name)
+    return []
+
+
 def axis_index(on: Any, equation: JaxprEqn, _: Values) -> Values:
     """The index of the device that `on` runs on, as a result of the primitive."""
     return [np.int32(on.mesh.shape.index(on.number, equation.params["axis_name"]))]
@@ -238,3 +255,4 @@ Device.meanings = Machine.meanings | {
     "dot_general": Device._dot,
     "semaphore_signal": Device._signal,
 }
+Device.meanings |= dict.fromkeys(COLLECTIVES, _collective)

@@ -34,6 +34,8 @@ class Topology:
         """The index of a device along an axis or several of them; 0 along None."""
         index, places = 0, dict(zip(self.axes, self.coordinates(device), strict=True))
         for name in _each(names):
+            if name not in places:
+                raise NameError(f"unbound axis name: {name}")
             index = index * self.axes[name] + places[name]
         return index
 

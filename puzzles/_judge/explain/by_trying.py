@@ -1,12 +1,7 @@
-"""Explanations of wrong numbers by running variants of the answer, within a budget of work.
-
-`mistake_on_record` looks for a known mistake with the same program or numbers; `line_exchanged`
-looks for a line that, replaced by the reference's, makes the numbers right.
-"""
+"""The known mistake that explains wrong numbers, found by running it, within a budget of work."""
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
@@ -14,12 +9,11 @@ from functools import lru_cache
 import jax
 import numpy as np
 
-from puzzles._judge.answer import Answer, Run
+from puzzles._judge.answer import Run
 from puzzles._judge.case import Case, cases, execute, fresh_case
 from puzzles._judge.explain.by_facts import explains, fault, garbage_kinds
-from puzzles._judge.numbers import compare, on_tpu
+from puzzles._judge.numbers import compare
 from puzzles._judge.questions import MAY_RUN
-from puzzles._judge.source import Code, lines_of
 from puzzles._launch import Traced, faults, trace_call
 from puzzles._program import fingerprint
 from puzzles._puzzle import Mistake, Puzzle, mutate
@@ -27,7 +21,6 @@ from puzzles._regions import RegionError
 from puzzles._rules import Breach, sentence
 
 _CAUSES = 3  # named at most, if all wrong numbers are NaN
-_LINES = 3  # replaced at once; if more lines differ, it is another kernel
 
 
 def mistake_on_record(run: Run) -> str | None:
@@ -143,13 +136,13 @@ def elsewhere(run: Run, case: Case) -> list[np.ndarray] | None:
     """The flat results of the same answer on another case; None if it raises."""
     there = run.answer.on(case)
     try:
-        finding = _first_wrong(there) if case.puzzle.kernel else None
+        finding = first_wrong(there) if case.puzzle.kernel else None
         return there.flat if finding is None else None
     except Exception:  # the verdict is about `run`, not about this case
         return None
 
 
-def _first_wrong(run: Run) -> Breach | None:
+def first_wrong(run: Run) -> Breach | None:
     return next(filter(None, (ask(run) for ask in MAY_RUN)), None)
 
 
@@ -200,74 +193,3 @@ def _traced(case: Case, mistake: Mistake) -> Traced:
 
 
 _wrong = lru_cache(maxsize=512)(mutate)  # the function of a known mistake
-
-
-_EXCHANGED = {
-    "replace": "line_exchanged_replace",
-    "delete": "line_exchanged_delete",
-    "insert": "line_exchanged_insert",
-    "append": "line_exchanged_append",
-}
-
-
-def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
-    """The learner's lines that, replaced by the reference's, make the answer right, or None.
-
-    corrects: the key of the words for that.
-
-    At most three lines in a row; single lines are tried first. Find-the-bug puzzles are left out,
-    because this would give their bug away.
-    """
-    puzzle, code = run.puzzle, run.answer.code
-    if on_tpu() or not puzzle.kernel or puzzle.starter is not None or not code.function:
-        return None
-    references = Code(puzzle, puzzle.solution).written
-    for name, written in code.written.items():
-        own, theirs = lines_of(written), lines_of(references[name])
-        for how, i, j, k, end in _exchanges(own, theirs):
-            if len(own) < 2 + j - i:  # the whole function is not a useful place
-                continue
-            if not run.answer.affords(run.case):
-                return None
-            text = "\n".join([*own[:i], *theirs[k:end], *own[j:]])
-            if _right_as(run, name, text):
-                indented = i == j and (i == len(own) or _indent(theirs[k]) > _indent(own[i]))
-                key = _EXCHANGED["append" if indented else how]
-                key = "line_exchanged_several" if j - i > 1 else key
-                more = "line" if j - i == 2 else f"{j - i - 1} lines"
-                line, effect = own[i - indented].strip(), sentence(corrects)
-                return sentence(key, line=line, more=more, corrects=effect)
-    return None
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
-
-
-def _exchanges(own: list[str], theirs: list[str]) -> list[tuple[str, int, int, int, int]]:
-    """The opcodes of `difflib` with which `own` comes closer to `theirs`, the shortest first.
-
-    A block of lines that is replaced by as many lines also gives an opcode for each line.
-    """
-    opcodes = []
-    matched = difflib.SequenceMatcher(None, own, theirs, autojunk=False)
-    for how, i, j, k, end in matched.get_opcodes():
-        if how == "equal" or not j or j - i > _LINES:
-            continue
-        opcodes.append((how, i, j, k, end))
-        if 1 < j - i == end - k:
-            opcodes += [(how, i + n, i + n + 1, k + n, k + n + 1) for n in range(j - i)]
-    return sorted(opcodes, key=lambda opcode: opcode[2] - opcode[1])
-
-
-def _right_as(run: Run, name: str, text: str) -> bool:
-    """True if the answer's numbers are right after function `name` gets another text."""
-    code = run.answer.code
-    names = dict(code.names)
-    try:
-        exec(compile(text, "<exchanged>", "exec", dont_inherit=True), names)
-        answer = names[name] if name == run.puzzle.name else code.with_names(names)
-        changed = Run(Answer(run.puzzle, answer), run.case)
-        return _first_wrong(changed) is None and changed.differs is None
-    except Exception:  # other lines may need the replaced line
-        return False

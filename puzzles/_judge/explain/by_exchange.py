@@ -1,0 +1,335 @@
+"""The learner's line that explains a wrong answer, found by exchanging code with right answers.
+
+Lines and expressions of the solution and of the alternatives replace the learner's, one at a time,
+until the answer is right. Before that, their local variables get the names of the learner's
+variables with the same uses. A budget of work limits the search.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import difflib
+import inspect
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from puzzles import _regions
+from puzzles._judge.answer import Answer, Run
+from puzzles._judge.case import Case, cases
+from puzzles._judge.explain.by_trying import first_wrong
+from puzzles._judge.numbers import on_tpu
+from puzzles._puzzle import Puzzle
+from puzzles._rules import sentence
+
+_LINES = 3  # replaced at once; if more lines differ, it is another kernel
+_PARTNERS = 3  # right answers to exchange code with: the most similar ones
+_ALIKE = 0.5  # similarity of lines with variables of equal use
+_PLACES = 3  # in which lines differ, if two places are exchanged at once
+_TOKENS = 4  # that differ at most between two expressions to exchange
+_EXPRESSIONS = 24  # exchanged at most in a function
+_EXCHANGED = {
+    "replace": "line_exchanged_replace",
+    "delete": "line_exchanged_delete",
+    "insert": "line_exchanged_insert",
+    "append": "line_exchanged_append",
+}
+_LEAVES = (ast.Name, ast.Constant, ast.Starred)
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """A function's text after an exchange; the key of its words, and the line to show.
+
+    more: the number of lines after it. other: a second line to show. everywhere: it must be right
+    in all listed cases, because it may fit one case by chance.
+    """
+
+    text: str
+    words: str
+    line: str
+    other: str = ""
+    more: int = 0
+    everywhere: bool = False
+
+
+def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
+    """The learner's lines that, replaced by those of a right answer, make it right, or None.
+
+    corrects: the key of the words for that.
+
+    Find-the-bug puzzles are left out, because this would give their bug away.
+    """
+    puzzle, code = run.puzzle, run.answer.code
+    if on_tpu() or not puzzle.kernel or puzzle.starter is not None or not code.function:
+        return None
+    tried: set[str] = set()
+    written = [_Written(inspect.getsource(code.written[n]), t) for n, t in code.trees.items()]
+    pairs = [(own, _partners(puzzle, own.tree.name, own.lines)) for own in written]
+    for exchanges in (_lines, _expressions):
+        for own, partners in pairs:
+            for exchange in exchanges(own, partners):
+                if exchange.text in tried:
+                    continue
+                tried.add(exchange.text)
+                if not run.answer.affords(run.case):
+                    return None
+                if _right_as(run, own.tree.name, exchange):
+                    more = "line" if exchange.more == 1 else f"{exchange.more} lines"
+                    effect = sentence(corrects)
+                    facts = {"line": exchange.line, "other": exchange.other, "more": more}
+                    return sentence(exchange.words, corrects=effect, **facts)
+    return None
+
+
+def _right_as(run: Run, name: str, exchange: _Exchange) -> bool:
+    """True if the answer is right after an exchange in function `name`."""
+    code, puzzle = run.answer.code, run.puzzle
+    names = dict(code.names)
+    try:
+        tree = ast.parse(exchange.text)
+        if any(map(_grows, ast.walk(tree))):
+            return False
+        exec(compile(tree, "<exchanged>", "exec", dont_inherit=True), names)
+        answer = Answer(puzzle, names[name] if name == puzzle.name else code.with_names(names))
+        others = cases(puzzle, run.case.seed) if exchange.everywhere else ()
+        return _right(answer, run.case) and all(_right(answer, c) for c in others if c != run.case)
+    except Exception:  # other lines may need the replaced line
+        return False
+
+
+def _grows(node: ast.AST) -> bool:
+    """True for a loop that may never end: a `while`, or a loop over a list that it appends to."""
+    if not isinstance(node, ast.For):
+        return isinstance(node, ast.While)
+    calls = (n.func for n in ast.walk(node) if isinstance(n, ast.Call))
+    lists = {ast.unparse(f.value) for f in calls if isinstance(f, ast.Attribute)}
+    return ast.unparse(node.iter) in lists
+
+
+def _right(answer: Answer, case: Case) -> bool:
+    changed = answer.on(case)
+    return first_wrong(changed) is None and changed.differs is None
+
+
+class _Written:
+    """A function of the learner: its tree, its code with a statement a line, and its source."""
+
+    def __init__(self, source: str, tree: ast.FunctionDef) -> None:
+        self.tree, self.lines = tree, _statements(tree)
+        self._source = source.splitlines()
+
+    @cached_property
+    def _nodes(self) -> dict[int, Any]:
+        """The first node on each line of `lines`, which has its place in the source."""
+        nodes: dict[int, Any] = {}
+        plain = ast.walk(ast.parse("\n".join(self.lines)).body[0])
+        for new, node in zip(plain, ast.walk(_undocumented(self.tree)), strict=False):
+            if hasattr(new, "lineno"):
+                nodes.setdefault(new.lineno - 1, node)
+        return nodes
+
+    def shown(self, first: int, last: int, new: str) -> tuple[str, int]:
+        """The source line to show for some of `lines`, and the number of lines after it.
+
+        new: the statements that replace them. Of a single statement on several lines, the line of
+        the shortest expression that `new` lacks is shown.
+        """
+        nodes = [self._nodes.get(n, self.tree) for n in (first, last)]
+        start, end = nodes[0].lineno, _end(nodes[1])
+        if first == last:
+            parts = [n for n in ast.walk(nodes[0]) if isinstance(n, ast.expr) and n.lineno <= end]
+            texts = [(ast.unparse(n).strip("()"), n.lineno) for n in parts]
+            other = [(len(text), number) for text, number in texts if text not in new]
+            return self.line(min(other)[1] if other else start), 0
+        return self.line(start), end - start
+
+    def line(self, number: int) -> str:
+        return self._source[number - 1].strip()
+
+
+def _end(node: Any) -> int:
+    """The last line of a statement in the source, without the statements inside it."""
+    inside = getattr(node, "body", None)
+    return inside[0].lineno - 1 if isinstance(inside, list) else node.end_lineno
+
+
+def _undocumented(tree: ast.FunctionDef) -> ast.FunctionDef:
+    if ast.get_docstring(tree) is None:
+        return tree
+    new = copy.copy(tree)
+    new.body = tree.body[1:] or [ast.Pass()]
+    return new
+
+
+def _statements(tree: ast.FunctionDef) -> list[str]:
+    """The code of a function, each statement on a line of its own, without its docstring."""
+    return ast.unparse(_undocumented(tree)).splitlines()
+
+
+def _partners(puzzle: Puzzle, name: str, own: list[str]) -> list[list[str]]:
+    """The lines of the right versions of a function that are most like it, with its names."""
+    versions = [_with_names_of(own, list(other)) for other in _right_versions(puzzle, name)]
+    return sorted(versions, key=lambda lines: -_likeness(own, lines))[:_PARTNERS]
+
+
+@lru_cache(maxsize=64)
+def _right_versions(puzzle: Puzzle, name: str) -> tuple[tuple[str, ...], ...]:
+    """The lines of a function in the solution, and in alternatives that differ only there."""
+    texts = (puzzle.text, *(other.apply(puzzle.text) for other in puzzle.alternatives))
+    usual, *others = [
+        {n: tuple(_statements(tree)) for n, tree in _regions.functions(text).items()}
+        for text in texts
+    ]
+    alone = [lines for lines in others if {**lines, name: None} == {**usual, name: None}]
+    return tuple(dict.fromkeys(lines[name] for lines in (usual, *alone) if name in lines))
+
+
+def _with_names_of(own: list[str], other: list[str]) -> list[str]:
+    """`other`, its variables named as those of `own` that are on the most similar lines.
+
+    Only variables of lines that differ get other names, and only on these lines.
+    """
+    ours, theirs = _without(own, other), _without(other, own)
+    old, new = _bound(theirs), _bound(ours)
+    old_lines, new_lines = _contexts(theirs, old - new), _contexts(ours, new - old)
+    pairs = [
+        (sum(max(_likeness(a, b) for b in there) for a in here) / len(here), name, mine)
+        for name, there in old_lines.items()
+        for mine, here in new_lines.items()
+    ]
+    names: dict[str, str] = {}
+    for score, name, mine in sorted(pairs, reverse=True):
+        if score > _ALIKE and name not in names and mine not in names.values():
+            names[name] = mine
+
+    def renamed(line: str) -> str:
+        return re.sub(r"(?<!\.)\b[a-zA-Z]\w*", lambda word: names.get(word[0], word[0]), line)
+
+    return [renamed(line) if line in theirs else line for line in other]
+
+
+def _without(lines: list[str], others: list[str]) -> list[str]:
+    return [line for line in lines if line not in others]
+
+
+def _bound(lines: list[str]) -> set[str]:
+    """The names that lines bind: variables, parameters and inner functions."""
+    names: set[str] = set()
+    for line in map(str.strip, lines):
+        with suppress(SyntaxError):  # `else:`, or a decorator
+            for node in ast.walk(ast.parse(f"{line} pass" if line.endswith(":") else line)):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    names.add(node.id)
+                elif isinstance(node, ast.arg | ast.FunctionDef):
+                    names.add(node.arg if isinstance(node, ast.arg) else node.name)
+    return names - {"_"}
+
+
+def _contexts(lines: list[str], names: set[str]) -> dict[str, list[list[str]]]:
+    """The lines with each name, as tokens: that name is `@` in them, and the other names `_`."""
+    contexts: dict[str, list[list[str]]] = {}
+    for tokens in map(_tokens, lines):
+        for name in names.intersection(tokens):
+            masked = ["@" if t == name else "_" if t in names else t for t in tokens]
+            contexts.setdefault(name, []).append(masked)
+    return contexts
+
+
+def _tokens(code: str) -> list[str]:
+    return re.findall(r"\w+|[^\w\s]", code)
+
+
+def _likeness(one: Sequence[str], other: Sequence[str]) -> float:
+    return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
+
+
+def _lines(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange]:
+    """Yield exchanges of a few lines in a row, the shortest first, then of two places at once."""
+    single = [(opcode, theirs) for theirs in partners for opcode in _split(own.lines, theirs)]
+    for (how, *span), theirs in sorted(single, key=_length):
+        i, j, k, end = span
+        after = i == j and (i == len(own.lines) or _indent(theirs[k]) > _indent(own.lines[i]))
+        line, more = own.shown(i - after, max(j - 1, i - after), "\n".join(theirs[k:end]))
+        words = "line_exchanged_several" if more else _EXCHANGED["append" if after else how]
+        yield _Exchange(_spliced(own.lines, theirs, (i, j, k, end)), words, line, more=more)
+    for theirs in partners:
+        opcodes = _opcodes(own.lines, theirs)
+        for one, two in itertools.combinations(opcodes, 2) if len(opcodes) <= _PLACES else ():
+            shown = [own.shown(min(i, j - 1), max(i, j - 1), "")[0] for _, i, j, _, _ in (one, two)]
+            moved = {one[0], two[0]} == {"insert", "delete"}
+            text = _spliced(own.lines, theirs, one[1:], two[1:])
+            words = "line_exchanged_move" if moved else "line_exchanged_two"
+            first = shown[one[0] == "insert"] if moved else shown[0]
+            yield _Exchange(text, words, first, other=shown[1])
+
+
+def _spliced(own: list[str], theirs: list[str], *spans: tuple[int, int, int, int]) -> str:
+    """`own` with the lines k to end of `theirs` for its lines i to j, in each span."""
+    lines = list(own)
+    for i, j, k, end in reversed(spans):
+        lines[i:j] = theirs[k:end]
+    return "\n".join(lines)
+
+
+def _opcodes(own: list[str], theirs: list[str]) -> list[tuple[str, int, int, int, int]]:
+    """The opcodes of `difflib` with which `own` comes closer to `theirs`, in few lines."""
+    matched = difflib.SequenceMatcher(None, own, theirs, autojunk=False)
+    return [
+        (how, i, j, k, end)
+        for how, i, j, k, end in matched.get_opcodes()
+        # An exchange of the whole function would show no useful place.
+        if how != "equal" and i > 0 and j - i <= min(_LINES, len(own) - 2)
+    ]
+
+
+def _split(own: list[str], theirs: list[str]) -> Iterator[tuple[str, int, int, int, int]]:
+    """Yield the opcodes, and those of each line in blocks of equal length."""
+    for how, i, j, k, end in _opcodes(own, theirs):
+        yield how, i, j, k, end
+        for n in range(j - i) if 1 < j - i == end - k else ():
+            yield how, i + n, i + n + 1, k + n, k + n + 1
+
+
+def _length(exchange: tuple[tuple[str, int, int, int, int], list[str]]) -> int:
+    (_, i, j, k, end), _ = exchange
+    return max(j - i, end - k)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _expressions(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange]:
+    """Yield exchanges of similar expressions, on lines that the most similar version lacks."""
+    right = {line.strip() for line in partners[0]} if partners else set()
+    trees = [ast.parse("\n".join(lines)) for lines in partners]
+    theirs = {ast.unparse(node): (line, node) for tree in trees for line, node in _parts(tree)}
+    pairs = []
+    for line, node in _parts(own.tree):
+        for text, (there, new) in theirs.items() if line not in right else ():
+            before, after = Counter(_tokens(ast.unparse(node))), Counter(_tokens(text))
+            differ = (before - after).total() + (after - before).total()
+            if differ <= _TOKENS and text != ast.unparse(node):
+                pairs.append((differ, -_likeness(_tokens(line), _tokens(there)), node, new))
+    for _, _, node, new in sorted(pairs, key=lambda pair: pair[:2])[:_EXPRESSIONS]:
+        text = ast.unparse(copy.deepcopy(own.tree, {id(node): new}))
+        yield _Exchange(text, _EXCHANGED["replace"], own.line(node.lineno), everywhere=True)
+
+
+def _parts(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield (line of its statement, expression) for each expression with several parts."""
+    for statement in (n for n in ast.walk(tree) if isinstance(n, ast.stmt)):
+        for child in (n for n in ast.iter_child_nodes(statement) if isinstance(n, ast.expr)):
+            inner = isinstance(statement, ast.FunctionDef)  # then `child` is a decorator
+            line = f"@{ast.unparse(child)}" if inner else ast.unparse(statement).splitlines()[0]
+            for node in ast.walk(child):
+                stored = isinstance(getattr(node, "ctx", None), ast.Store)
+                if isinstance(node, ast.expr) and not isinstance(node, _LEAVES) and not stored:
+                    yield line, node

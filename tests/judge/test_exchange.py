@@ -1,0 +1,111 @@
+"""The line that makes an answer wrong is found, whatever the names of the learner's variables."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import sample
+from learner import judged
+
+import puzzles
+from puzzles import _regions
+from puzzles._judge import judge
+from puzzles._judge.explain.by_exchange import _grows
+from puzzles._puzzle import Mistake, Puzzle, load
+
+GOLDEN = Path(__file__).parents[1] / "verdicts" / "collectives"
+FOUND = re.compile(r"(?:changing|deleting|adding|moving) (?:it|that line|these)")
+
+
+def with_a_line() -> list[tuple[Puzzle, Mistake]]:
+    """The known mistakes of collectives with a line as the likely cause, and their puzzles."""
+    pairs = []
+    for path in sorted(GOLDEN.glob("*.txt")):
+        puzzle = puzzles.find(path.stem)
+        verdicts = dict(part.partition("\n")[::2] for part in path.read_text().split("\n\n"))
+        told = {name for name, text in verdicts.items() if FOUND.search(" ".join(text.split()))}
+        pairs += [(puzzle, m) for m in puzzle.mistakes if m.name in told]
+    return pairs
+
+
+def renamed(puzzle: Puzzle, mistake: Mistake) -> str:
+    """The module's text with the mistake, and with other names of the learner's variables."""
+    lines = mistake.apply(puzzle.text).splitlines()
+    spans = _regions.regions("\n".join(lines))
+    written = [n for span in spans for n in range(span.first - 1, span.last)]
+    given = "\n".join(line for n, line in enumerate(lines) if n not in written)
+    names = {
+        node.id
+        for node in ast.walk(ast.parse("\n".join(lines)))
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        if node.lineno - 1 in written
+    } - set(re.findall(r"\w+", given))
+    for n in written:
+        for name in names:
+            lines[n] = re.sub(rf"(?<![.\w]){name}\b", f"the_{name}", lines[n])
+    return "\n".join(lines)
+
+
+PAIRS = with_a_line()
+
+
+def test_many_known_mistakes_have_a_line() -> None:
+    assert len(PAIRS) > 60
+    assert len({puzzle.name for puzzle, _ in PAIRS}) > 10
+
+
+@pytest.mark.parametrize(
+    ("puzzle", "mistake"), sample.share(PAIRS, 6), ids=lambda x: x.name.replace(" ", "_")
+)
+def test_a_line_is_found_under_other_names(puzzle: Puzzle, mistake: Mistake) -> None:
+    answer = load(puzzle, renamed(puzzle, mistake), f"renamed {mistake.name}")[puzzle.name]
+    assert FOUND.search(judge(puzzle, answer).first or "")
+
+
+PRODUCT = "chunk = product(lax.rem(me - i - 2 + 2 * n, n))"
+ADDED = "slots_ref[there] += chunk"
+
+
+@pytest.mark.parametrize("name", ["mine", "new", "rows_of_step", "p"])
+@pytest.mark.parametrize("block", ["left", "i", "(me - i) % n"])
+def test_a_variable_is_known_by_its_use(name: str, block: str) -> None:
+    line = f"{name} = product({block})"
+    verdict = judged(
+        "matmul_reduce_scatter", (PRODUCT, line), (ADDED, ADDED.replace("chunk", name))
+    )
+    assert f"look at `{line}`: changing that line alone" in str(verdict.first)
+
+
+def test_an_expression_is_exchanged_in_a_statement_that_no_right_answer_has() -> None:
+    line = "scores = jnp.where((owner < me) | (row <= column), s * H**-0.5, -1e9)"
+    verdict = judged(
+        "ring_attention",
+        ("s = jnp.where((owner < me) | (row >= column), s * H**-0.5, -jnp.inf)", line),
+        ("jnp.max(s, axis=1", "jnp.max(scores, axis=1"),
+        ("jnp.exp(s - m)", "jnp.exp(scores - m)"),
+    )
+    assert f"look at `{line}`: changing that line alone" in str(verdict.first)
+
+
+def test_a_statement_at_the_wrong_place_is_to_be_moved() -> None:
+    verdict = judged(
+        "matmul_reduce_scatter",
+        (f"        copy.wait()\n        {ADDED}\n", f"        {ADDED}\n        copy.wait()\n"),
+    )
+    assert "moving that line alone" in str(verdict.first)
+
+
+@pytest.mark.parametrize(
+    ("loop", "grows"),
+    [
+        ("for copy in copies:\n    copies.append(copy)", True),
+        ("for copy in copies:\n    copy.start()", False),
+        ("while True:\n    pass", True),
+    ],
+)
+def test_no_exchange_runs_forever(loop: str, grows: bool) -> None:
+    """A right answer appends to a list; with the learner's loop over it, it never ends."""
+    assert any(map(_grows, ast.walk(ast.parse(loop)))) == grows
