@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +58,13 @@ NAMES = {
 }
 
 
-def mutants(text: str) -> Iterator[Mutant]:
-    """Yield every change of the learner's lines in a module's text, without repetition."""
+def mutants(
+    text: str, changes: Callable[[ast.AST], Iterator[ast.AST]] | None = None
+) -> Iterator[Mutant]:
+    """Yield every change of the learner's lines in a module's text, without repetition.
+
+    changes: yields the replacements of a node; by default all of `slips`, and statements swapped.
+    """
     tree = ast.parse(text)
     written = {n for one in _regions.regions(text) for n in range(one.first, one.last + 1)}
 
@@ -69,8 +74,9 @@ def mutants(text: str) -> Iterator[Mutant]:
 
     seen = {ast.unparse(tree)}
     for holder, key, node in [place for place in _places(tree) if inside(place[2])]:
-        edits = [(key, new, f"{_shown(node)} -> {_shown(new)}") for new in changes(node)]
-        after = holder[key + 1 : key + 2] if isinstance(node, ast.stmt) else []
+        edits = [(key, new, f"{_shown(node)} -> {_shown(new)}") for new in (changes or slips)(node)]
+        swaps = changes is None and isinstance(node, ast.stmt)
+        after = holder[key + 1 : key + 2] if swaps else []
         for other in filter(inside, after):  # such as a `pl.when` in the wrong order
             one, two = (ast.unparse(part).splitlines()[0] for part in (node, other))
             swap = f"{one}; {two} -> {two}; {one}"
@@ -98,7 +104,7 @@ def _shown(node: ast.AST) -> str:
     return " ".join(ast.unparse(node).split())
 
 
-def changes(node: ast.AST) -> Iterator[ast.AST]:
+def slips(node: ast.AST) -> Iterator[ast.AST]:
     """Yield replacements for `node`."""
     match node:
         case ast.Compare(ops=[op]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from puzzles._compile import CHIPS
@@ -143,16 +143,9 @@ def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
     if re.search(r"interpret\s*=\s*True\b", answer.code.text):
         yield sentence("interpret_always")
     run = answer.runs[0]
-    names = _in_one_buffer(run.launches)
-    if names and not _in_one_buffer(run.case.reference.launches):
+    names = [name for launch in run.launches for name in single_slots(launch)]
+    if names and not any(map(single_slots, run.case.reference.launches)):
         yield sentence("one_buffer", name=names[0])
-
-
-def _in_one_buffer(launches: Sequence[Launch]) -> list[str]:
-    """The inputs whose blocks are fetched into a single buffer."""
-    inputs = (operand for launch in launches for operand in launch.inputs if operand.piped)
-    names = [operand.name for operand in inputs if operand.buffers == 1 < operand.transfers]
-    return names + [name for launch in launches for name in single_slots(launch)]
 
 
 def line(puzzle: Puzzle, label: str, cost: Cost, par: Cost | None = None) -> str:

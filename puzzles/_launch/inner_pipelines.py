@@ -49,15 +49,23 @@ def revisited_inside(launch: Launch) -> Iterator[Finding]:
 
 
 def single_slots(launch: Launch) -> list[str]:
-    """The arrays whose blocks `emit_pipeline` copies to one slot, one after another."""
-    slots = {
-        source[0].name: target[0].shape[0]
-        for event in launch.log.events
-        if event.by_pipeline
-        for source, target, *_ in [event.parts()]
-    }
-    often = Counter(c.source for c in launch.copies if c.by_pipeline for _ in range(c.times))
-    return [name for name, count in slots.items() if count == 1 and often[name] > launch.steps]
+    """The arrays whose changing blocks have a single slot, so that no step hides their copies.
+
+    Blocks move by the launch's pipeline, or to the kernel by `emit_pipeline`.
+    """
+    moved = (*launch.inputs, *launch.outputs)
+    outer = [o.name for o in moved if o.piped and o.buffers == 1 < o.transfers]
+    slots, written = {}, {o.name for o in launch.outputs}
+    for event in launch.log.events:
+        if event.by_pipeline:
+            source, target, *_ = event.parts()
+            array, slot = (target, source) if target[0].name in written else (source, target)
+            slots[array[0].name] = slot[0].shape[0]
+    often: Counter[str] = Counter()
+    for copy in launch.copies:
+        often.update(dict.fromkeys((copy.source, copy.target), copy.times * copy.by_pipeline))
+    inner = (name for name, count in slots.items() if count == 1 and often[name] > launch.steps)
+    return [*outer, *inner]
 
 
 def _finding(launch: Launch, event: Event, target: Part, reads: bool) -> Finding:

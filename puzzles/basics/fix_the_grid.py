@@ -92,7 +92,11 @@ PUZZLE = Puzzle(
     spec=fix_the_grid_spec,
     solution=fix_the_grid,
     inputs=make_inputs,
-    cases=[dict(M=128, N=384), dict(M=192, N=256)],
+    cases=[
+        dict(M=128, N=384),
+        dict(M=192, N=256),
+        dict(M=128, N=17 * 128),
+    ],
     fresh=fresh,
     scale=scale,
     tolerance=1e-7,  # a maximum is exact

@@ -91,7 +91,12 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     # In the second nothing is garbage, in the third every row is one ragged block: what gives NaN in
     # the first differs there.
-    cases=[dict(M=100, N=300), dict(M=64, N=128), dict(M=136, N=511)],
+    cases=[
+        dict(M=100, N=300),
+        dict(M=64, N=128),
+        dict(M=136, N=511),
+        dict(M=64, N=17 * 128 + 5),
+    ],
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # x is needed once

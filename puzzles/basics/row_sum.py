@@ -105,7 +105,11 @@ PUZZLE = Puzzle(
     spec=row_sum_spec,
     solution=row_sum,
     inputs=make_inputs,
-    cases=[dict(M=128, N=384), dict(M=192, N=128)],
+    cases=[
+        dict(M=128, N=384),
+        dict(M=192, N=128),
+        dict(M=64, N=17 * 128),
+    ],
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # x is needed once

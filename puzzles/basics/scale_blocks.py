@@ -91,7 +91,11 @@ PUZZLE = Puzzle(
     spec=scale_blocks_spec,
     solution=scale_blocks,
     inputs=make_inputs,
-    cases=[dict(M=80, N=512), dict(M=352, N=768)],
+    cases=[
+        dict(M=80, N=512),
+        dict(M=352, N=768),
+        dict(M=32, N=17 * 128),
+    ],
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # every element is needed once

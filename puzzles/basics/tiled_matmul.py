@@ -110,7 +110,11 @@ PUZZLE = Puzzle(
     spec=tiled_matmul_spec,
     solution=tiled_matmul,
     inputs=make_inputs,
-    cases=[dict(M=128, K=384, N=512), dict(M=192, K=128, N=512)],
+    cases=[
+        dict(M=128, K=384, N=512),
+        dict(M=192, K=128, N=512),
+        dict(M=64, K=17 * 128, N=256),
+    ],
     fresh=fresh,
     scale=scale,
     par=lambda launch: (

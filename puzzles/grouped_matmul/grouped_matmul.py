@@ -261,6 +261,7 @@ PUZZLE = Puzzle(
         dict(M=1024, K=1024, N=512, sizes=(0, 512, 200, 312), dtype="bfloat16"),  # large tiles
         # less than a tile: nobody's rows in tile 0; and tiles that hang over
         dict(M=120, K=128, N=200, E=144),
+        dict(M=1160, K=128, N=128, sizes=(3, 0, 1040, 60)),  # more than 16 tiles
     ],
     hints=[
         "At the last k you do a masked store. Only the other rows are new: they get zeros at a "

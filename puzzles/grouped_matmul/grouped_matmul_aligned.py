@@ -100,8 +100,8 @@ from puzzles import Launch, Puzzle, array, rng
 
 
 def make_inputs(key, K, N, tiles=(), E=0):
-    """Groups of so many tiles of 64 rows; or E groups, of which every thirtieth has one."""
-    r, tiles = rng(key), tiles or [int(e % 30 == 7) for e in range(E)]
+    """Groups of so many tiles of 64 rows; or E groups, of which every eighth has one."""
+    r, tiles = rng(key), tiles or [int(e % 8 == 7) for e in range(E)]
     sizes = [64 * n for n in tiles]
     return (
         array(r.normal(size=(sum(sizes), K)), jnp.float32),

@@ -166,6 +166,9 @@ PUZZLE = Puzzle(
         # blocks hang over, every entry of the list is a visit, and some rows are nobody's
         dict(M=120, K=200, N=128, sizes=(50, 10, 50)),
         dict(M=120, K=136, N=128, E=144),
+        dict(
+            M=1160, K=128, N=136, sizes=17 * (0,) + (3, 0, 1000, 150)
+        ),  # more than 16 tiles and groups
     ],
     hints=[
         "A group's visits are consecutive, as the steps of one output block were in "

@@ -169,7 +169,8 @@ PUZZLE = Puzzle(
     cases=[
         dict(M=384, K=300, N=384, sizes=(150, 0, 100, 134)),
         dict(M=256, K=72, N=136, E=144, dtype="bfloat16"),
-        dict(M=128, K=256, N=256, sizes=(100, 28)),  # the blocks divide K and N
+        dict(M=128, K=256, N=256, sizes=(100, 28)),  # the blocks divide K and N,
+        dict(M=2304, K=8, N=128, sizes=(1000, 0, 1204, 100)),  # more than 16 tiles
     ],
     hints=[
         "An output block may be visited again only by the very next step. A tile that two "

@@ -134,6 +134,7 @@ PUZZLE = Puzzle(
             ranges=((0, 0), (10, 63), (63, 65), (66, 193), (193, 194), (227, 256), (256, 256)),
         ),
         dict(G=144, M=128, N=128),
+        dict(G=2, M=65 * 64, N=128),
     ],
     hints=[
         "A step has a block of new numbers and, in the output block, the numbers that earlier "

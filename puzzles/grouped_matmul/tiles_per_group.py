@@ -72,7 +72,7 @@ PUZZLE = Puzzle(
     solution=tiles_per_group,
     inputs=make_inputs,
     cases=[
-        dict(bm=64, sizes=(0, 64, 0, 128, 30, 60, 0, 1, 166, 0)),
+        dict(bm=64, sizes=(0, 64, 0, 128, 30, 60, 0, 1, 166, 63, 192, 0)),
         dict(bm=48, E=11, total=1000, empty=2),
         # more tiles than int16 counts; ends that f32 cannot count, beside a tile's end
         dict(bm=256, sizes=(4097, 0, 16_775_167, 2047, 2, 3, 40_000)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from puzzles import Launch
+from puzzles._launch import single_slots
 
 
 def by_hand(launch: Launch) -> None:
@@ -31,6 +32,16 @@ def overlapped(launch: Launch, first: int = 1) -> None:
         assert its.pauses <= first, (
             f"at {its.exposed} of {its.count} waits for a copy from `{name}`, the kernel has "
             f"computed nothing since that copy started: it only waits. {advice}"
+        )
+
+
+def in_two_slots(launch: Launch) -> None:
+    """Asserts that copies of blocks overlap the work; an array of few bytes may have one slot."""
+    for one in (*launch.inputs, *launch.outputs):
+        few = 4 * one.hbm_bytes < launch.hbm_bytes
+        assert few or one.name not in single_slots(launch), (
+            f"blocks of `{one.name}` have a single slot, so each copy waits for the work on the "
+            "block before. Two slots hide copies behind work: leave out `pl.Buffered(1)`"
         )
 
 

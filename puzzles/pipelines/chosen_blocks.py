@@ -82,7 +82,7 @@ PUZZLE = Puzzle(
     spec=chosen_blocks_spec,
     solution=chosen_blocks,
     inputs=make_inputs,
-    cases=[dict(M=320, N=256, T=3), dict(M=448, N=128, T=9)],
+    cases=[dict(M=320, N=256, T=3), dict(M=17 * 64, N=128, T=19)],
     fresh=lambda r: dict(M=64 * int(r.choice([3, 6])), N=128, T=int(r.choice([2, 4, 5]))),
     hints=[
         "What must be in SMEM before the first index map runs?",

@@ -68,6 +68,7 @@ def gather_pages(
 
 # %% tags=["author"]
 from puzzles import Puzzle, array, rng
+from puzzles.pipelines._audits import in_two_slots
 
 
 def make_inputs(key, P, page, H, table):
@@ -86,7 +87,12 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(P=8, page=16, H=128, table=(5, 2, 2, 7, 2, 1)),
-        dict(P=40, page=32, H=256, table=(5, 0, 33, 4, 39, 17)),
+        dict(
+            P=40,
+            page=32,
+            H=256,
+            table=(5, 0, 33, 4, 39, 17, 8, 21, 2, 30, 11, 36, 1, 25, 14, 7, 28),
+        ),
     ],
     fresh=lambda r: dict(
         P=9,
@@ -106,4 +112,5 @@ PUZZLE = Puzzle(
     the kernel, so scattered pages arrive as fast as neighbouring pages, one page a step.
     Neighbouring pages could share a larger block, which would take fewer steps.""",
     scale=scale,
+    audit=in_two_slots,
 )

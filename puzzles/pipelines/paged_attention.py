@@ -138,16 +138,22 @@ def paged_attention(
 
 
 # %% tags=["author"]
+import numpy as np
+
 from puzzles import Launch, Puzzle, array, rng
+from puzzles.pipelines._audits import in_two_slots
 from puzzles.pipelines._paged import afresh, drawn, fetches_no_more, pages_needed
 
 
 def make_inputs(key, lengths, page, P, pages, garbage, shared, H=128, dtype="float32"):
-    return drawn(rng(key), lengths, page, P, pages, garbage, shared, H=H, dtype=dtype)
+    """If garbage is NaN, so is a whole column of v: that NaN belongs to the result."""
+    q, k, v, *where = drawn(rng(key), lengths, page, P, pages, garbage, shared, H=H, dtype=dtype)
+    return q, k, v if np.isfinite(garbage) else v.at[..., -1].set(garbage), *where
 
 
 def audit(launch: Launch, *, args) -> None:
     lengths, page = args[3], args[1].shape[1]
+    in_two_slots(launch)
     fetches_no_more(launch, lengths, page, idle=1)
     run = max((int(dot.executed.sum()) for dot in launch.least.dots), default=0)
     needed = pages_needed(lengths, page) + int((lengths == 0).sum())
@@ -189,7 +195,7 @@ PUZZLE = Puzzle(
     cases=[
         dict(lengths=(37, 16, 0, 1), page=16, P=10, pages=4, garbage=1.0, shared=False),
         dict(
-            lengths=(0, 32, 31, 278, 3, 64, 0, 1, 40, 288),
+            lengths=(0, 32, 31, 278, 3, 64, 0, 1, 40, 288, 5, 0, 2, 33, 7, 9, 35),
             page=32,
             P=48,
             pages=9,
@@ -197,6 +203,14 @@ PUZZLE = Puzzle(
             shared=True,
             H=256,
             dtype="bfloat16",
+        ),
+        dict(
+            lengths=(1100, 3),
+            page=128,
+            P=16,
+            pages=9,
+            garbage=float("nan"),
+            shared=False,
         ),
     ],
     fresh=fresh,

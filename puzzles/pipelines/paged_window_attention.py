@@ -209,6 +209,8 @@ def make_inputs(key, lengths, N, K, page, P, pages, garbage, window, H=128, dtyp
     for b, length in enumerate(np.asarray(lengths)):  # other sequences have these pages by now
         old = table[b, : max(length - window, 0) // page]
         k[:, old], v[:, old] = garbage * r.choice([-60, 60], (2, 1, len(old), 1, 1))
+    if np.isnan(garbage):
+        v[..., -1] = garbage  # a whole column, so it belongs to the result
     sinks = r.normal(0, 3, N)
     sinks[-1] = 100  # exp(100) is inf in f32
     sinks = array(sinks, jnp.float32)
@@ -270,6 +272,16 @@ PUZZLE = Puzzle(
             window=64,
             H=256,
             dtype="bfloat16",
+        ),
+        dict(
+            lengths=(1100, 3),
+            N=2,
+            K=1,
+            page=128,
+            P=16,
+            pages=9,
+            garbage=1.0,
+            window=5,
         ),
     ],
     fresh=fresh,

@@ -107,7 +107,11 @@ PUZZLE = Puzzle(
     spec=pipelined_matmul_spec,
     solution=pipelined_matmul,
     inputs=make_inputs,
-    cases=[dict(M=128, K=384, N=256), dict(M=192, K=256, N=128)],
+    cases=[
+        dict(M=128, K=384, N=256),
+        dict(M=192, K=256, N=128),
+        dict(M=64, K=17 * 128, N=128),
+    ],
     fresh=lambda r: (
         dict(M=128, K=384, N=256)
         if r.integers(4)

@@ -92,18 +92,25 @@ def ragged_row_sums(x: Float[Array, "B S N"], lengths: Int[Array, " B"]) -> Floa
 import numpy as np
 
 from puzzles import Launch, Puzzle, array, rng
+from puzzles.pipelines._audits import in_two_slots
 
 
 def make_inputs(key, S, N, lengths, garbage):
-    """Rows that do not count hold `garbage`, NaN or about so large a number."""
+    """Rows that do not count hold `garbage`, NaN or about so large a number.
+
+    Beside NaN, the first row that counts ends with a NaN, which belongs to the sum.
+    """
     r = rng(key)
     x = r.normal(0.5, 1, (len(lengths), S, N))
     for b, length in enumerate(lengths):
         x[b, length:] = garbage * r.uniform(1, 2, (S - length, N))
+    if np.isnan(garbage):
+        x[np.argmax(np.array(lengths) > 0), 0, -1] = garbage
     return array(x, jnp.float32), array(lengths, jnp.int32)
 
 
 def audit(launch: Launch, *, args) -> None:
+    in_two_slots(launch)
     x, lengths = args
     _, rows, width = x.shape
     needed = 4 * width * int((-(-np.asarray(lengths) // 64) * 64).sum())
@@ -139,6 +146,7 @@ PUZZLE = Puzzle(
             lengths=(127, 448, 65, 128, 0, 3, 200, 1, 64, 400),
             garbage=float("nan"),
         ),
+        dict(S=1152, N=128, lengths=(1090, 3), garbage=1.0),
     ],
     fresh=fresh,
     hints=[

@@ -253,6 +253,7 @@ PUZZLE = Puzzle(
     cases=[
         dict(T=640, S=320, H=16, bq=128, bk=64, kind="blocks"),
         dict(T=256, S=128, H=64, bq=64, bk=128, kind="documents"),
+        dict(T=512, S=320, H=16, bq=128, bk=64, kind="random"),  # 20 patterns
     ],
     fresh=fresh,
     scale=scale,

@@ -172,7 +172,12 @@ PUZZLE = Puzzle(
     spec=causal_attention_spec,
     solution=causal_attention,
     inputs=make_inputs,
-    cases=[dict(T=256, S=384, H=64), dict(T=384, S=320, H=16), dict(T=128, S=64, H=16)],
+    cases=[
+        dict(T=256, S=384, H=64),
+        dict(T=384, S=320, H=16),
+        dict(T=128, S=64, H=16),
+        dict(T=1152, S=1088, H=8),
+    ],
     fresh=fresh,
     scale=scale,
     par=dots,

@@ -155,7 +155,11 @@ PUZZLE = Puzzle(
     spec=linear_attention_spec,
     solution=linear_attention,
     inputs=make_inputs,
-    cases=[dict(N=3, T=512, H=64, Hv=32), dict(N=2, T=256, H=8, Hv=128, C=64)],
+    cases=[
+        dict(N=3, T=512, H=64, Hv=32),
+        dict(N=2, T=256, H=8, Hv=128, C=64),
+        dict(N=1, T=17 * 64, H=16, Hv=8, C=64),
+    ],
     fresh=fresh,
     scale=scale,
     par=work_of_a_token,

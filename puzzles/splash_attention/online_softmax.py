@@ -104,7 +104,11 @@ PUZZLE = Puzzle(
     solution=online_softmax,
     results=("m", "l"),
     inputs=make_inputs,
-    cases=[dict(M=128, N=384), dict(M=192, N=128, large=True)],
+    cases=[
+        dict(M=128, N=384),
+        dict(M=192, N=128, large=True),
+        dict(M=64, N=17 * 128),
+    ],
     fresh=fresh,
     scale=scale,
     par=times_read,

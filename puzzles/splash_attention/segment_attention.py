@@ -166,18 +166,21 @@ from puzzles import Puzzle, array, rng
 from puzzles.splash_attention.causal_attention import dots, draw
 
 
-def make_inputs(key, T, S, H):
+def make_inputs(key, T, S, H, nan=False):
     """Five documents; the queries of the middle one have an id of their own.
 
     Ids are any 32-bit numbers: two are neighbours that f32 does not tell apart, two differ in their
     sign alone, others are alike in their lowest bits.
+
+    nan: a column of v is NaN, which belongs to the result, and every query sees a key.
     """
     q, k, v = draw(key, T, S, H, offsets=(1, -64))
     r = rng(key)
     cuts = np.sort(np.array([0.2, 0.42, 0.64, 0.83]) * min(T, S) + r.integers(-9, 10, 4))
     names = np.insert(r.permutation([-(2**24), 0, 2**24, 2**24 + 1]), 2, 300)
     ids = names[np.searchsorted(cuts, np.arange(max(T, S)), side="right")]
-    q_segments = np.where(ids == 300, 44, ids)[:T]
+    q_segments = ids[:T] if nan else np.where(ids == 300, 44, ids)[:T]
+    v = v.at[:, -1].set(jnp.nan) if nan else v
     return q, k, v, array(q_segments, jnp.int32), array(ids[:S], jnp.int32)
 
 
@@ -197,7 +200,11 @@ PUZZLE = Puzzle(
     spec=segment_attention_spec,
     solution=segment_attention,
     inputs=make_inputs,
-    cases=[dict(T=256, S=384, H=64), dict(T=512, S=128, H=16)],
+    cases=[
+        dict(T=256, S=384, H=64),
+        dict(T=512, S=128, H=16),
+        dict(T=256, S=256, H=16, nan=True),
+    ],
     fresh=fresh,
     scale=scale,
     par=dots,

@@ -181,8 +181,8 @@ def make_mask(T, S, bq, bk, first):
     with a tile in which half of its rows see nothing; rows 5 and 6 have a single tile.
     """
     i, j = np.indices((T, S))
-    row, col, last = (i // bq + first) % 7, j // bk, S // bk - 1
-    i, j = i % bq, j % bk
+    row, col, last, turn = (i // bq + first) % 7, j // bk, S // bk - 1, i // bq // 7
+    i, j = i % bq, j % bk + turn  # other patterns at each turn
     mask = (row == 0) & (col <= 1)
     mask |= (row == 1) & (col == 1) & ((j - i) % 3 == 0)
     mask |= (row == 1) & (col == last) & (j < i + 9)
@@ -229,6 +229,7 @@ PUZZLE = Puzzle(
     cases=[
         dict(R=7, S=768, H=64, bq=64, bk=256, first=0),
         dict(R=6, S=512, H=16, bq=256, bk=128, first=2),
+        dict(R=28, S=17 * 128, H=16, bq=64, bk=128, first=0),  # long lists, and more patterns
     ],
     fresh=fresh,
     scale=scale,

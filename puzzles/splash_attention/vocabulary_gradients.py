@@ -231,6 +231,7 @@ PUZZLE = Puzzle(
     cases=[
         dict(T=256, D=64, V=768),
         dict(T=96, D=128, V=640, bt=32, bv=128, bf16=True),
+        dict(T=32, D=16, V=17 * 128, bt=32, bv=128),
     ],
     fresh=vocabulary_loss.fresh,
     scale=scale,
