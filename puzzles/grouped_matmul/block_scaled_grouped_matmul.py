@@ -12,8 +12,8 @@ from puzzles import INTERPRET, find
 # ## block_scaled_grouped_matmul: scales that change along K
 #
 # The largest weight of a column sets the scale for all of it, so one outlier costs all the others their
-# precision. As in DeepSeek-V3 (2024), confine the damage: a scale holds for **128 weights along K** only. Out
-# of which part of the sum can you take it now?
+# precision. As in DeepSeek-V3 (2024), confine the damage: a scale holds for **128 weights along K** only. From
+# which part of the sum can you take the scale out now?
 #
 # $$\sum_k x_{mk}\, q_{kn}\, s_{bn}, \qquad b = \lfloor k / 128 \rfloor$$
 #
@@ -164,7 +164,7 @@ def block_scaled_grouped_matmul(
 #
 #
 # def served(x, logits, w_gate, w_up, w_down, integers, scales):
-#     """Return one device's results for both kinds of weights; zeros if it lacks a token's experts."""
+#     """Return the results for both kinds of weights, summed over the devices."""
 #     rows, weights, order, sizes = route(x, logits, top_k)
 #     first, L = len(w_gate) * jax.lax.axis_index("expert"), len(w_gate)
 #     start = jnp.sum(jnp.where(jnp.arange(len(sizes)) < first, sizes, 0))  # of the own rows

@@ -132,8 +132,8 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
 # that [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/data/autotuning) has tuned for its Megablox on
 # TPUs (2026) has fewer than 128 rows.
 #
-# A router's groups are not equal like these: tile edges cut more of them, and some experts get no rows, so that whole K
-# never fetches their weights. In the last two lines, the tiles that are best for equal groups cost 1.5 times as much as
+# A router's groups are not equal like these: tile edges cut more of them, and some experts get no rows, so their
+# weights are never fetched. In the last two lines, the tiles that are best for equal groups cost 1.5 times as much as
 # (128, 7168, 512) if a router makes the groups.
 #
 # Those tiles take 18 MiB of VMEM. A kernel gets 16 MiB of a v5e's 128 unless its launch asks for more, as the folded cell does:

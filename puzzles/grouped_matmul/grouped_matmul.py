@@ -81,7 +81,7 @@ def tiles(M, K, N, dtype, weights=1, E=1):
         visits = pl.cdiv(M, bm) + experts - 1  # at most
         rows, often = (M, experts) if bk == K else (visits * bm, visits)
         moved = columns * rows * K + weights * often * K * N + M * N
-        # by libtpu's estimate, loading the weights takes a visit as long as 64 more rows would
+        # by libtpu's estimate, loading a visit's weights takes as long as 64 more rows
         products = weights * visits * (bm + 64) * K * columns * bn
         steps = columns * visits * (K // bk)
         seconds = size * moved / 820e9, 2 * products / 197e12, steps * 0.4e-6
@@ -192,8 +192,8 @@ def grouped_matmul(
 # So it pays to keep K whole if most bytes are weights, as with few rows for each expert. With many rows, a cut K leaves
 # room for wide blocks, and the rows themselves are read fewer times. `tiles` weighs both. When a model decodes one
 # token at a time, an expert may have 8 rows: 8 FLOPs for each byte of bf16 weights, while a v5e can do 240. The rest
-# of each tile is padding. `cost_estimate` in the launch, a `pl.CostEstimate`, tells XLA's scheduler what the caller
-# asks for: `flops`, `transcendentals`, `bytes_accessed`. The receipt names the padding:
+# of each tile is padding. `cost_estimate` in the launch, a `pl.CostEstimate`, tells XLA's scheduler the useful
+# work, without padding: `flops`, `transcendentals`, `bytes_accessed`. The receipt names the padding:
 
 # %% active="ipynb"
 # M, K, N, E = 512, 7168, 2048, 256  # DeepSeek-V3's first product; 64 sequences decode, 8 experts for each

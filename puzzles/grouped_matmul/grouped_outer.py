@@ -65,7 +65,7 @@ def tiles(M, K, N, dtype, E=1):
     most = 2048 // dtype.itemsize if large else 128
     # the last rows and columns of a result may hang over: elements beyond the edge are not written
     bk, bn = (min(128 * pl.cdiv(n, 128 * pl.cdiv(n, most)), n) for n in (K, N))
-    # a visit computes bm rows, however few its group has: take the largest bm with at most 1.2 M rows in all
+    # a visit computes bm rows, however few its group has: take the largest bm with at most 1.2 × M rows in all
     computed = {bm: bm * (pl.cdiv(M, bm) + min(E, M) - 1) for bm in (512, 256, 128)}
     bm = min(computed, key=lambda bm: max(computed[bm], 1.2 * M)) if large else 64
     return min(bm, M), bk, bn

@@ -30,7 +30,7 @@ from puzzles import INTERPRET, find
 # `pl.cdiv(a, b)` divides and rounds up.
 #
 # **The order of the grid** is the question. `k` is innermost. Columns of blocks, `j`, and visits, `s`,
-# can be in either order, and one order works under `interpret=True` only. Say visits 3 and 4 share a tile.
+# can be in either order, but one order works only under `interpret=True`. Say visits 3 and 4 share a tile.
 # What comes between the two visits to one output block, marked *?
 #
 # ```text

@@ -33,7 +33,7 @@ from puzzles import INTERPRET
 #
 # * the prefetched arrays are the **first arguments** of the call, and have no BlockSpec;
 # * the kernel gets their Refs **first**, before those of the inputs;
-# * every index map gets them **last**, after the program ids, used or not. It
+# * every index map gets them **last**, after the program ids, even if it ignores them. It
 #   reads one number at a time: `perm_ref[n]`.
 #
 # ![At each of three steps lhs and the output move on by one, while perm chooses the block of rhs.](diagrams/grouped_matmul/permuted_matmul.svg)

@@ -49,7 +49,7 @@ def quantized_grouped_matmul_spec(
 
 
 # %%
-# `tiles` also fits here: a block of int8 and its bf16 copy take no more than two blocks of bf16
+# `tiles` also fits: two buffers of int8 and a bf16 copy take as many bytes as two buffers of bf16
 from puzzles.grouped_matmul._sizes import check_sizes
 from puzzles.grouped_matmul.grouped_matmul import tiles
 

@@ -89,7 +89,7 @@ def causal_prefetch(
     q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"]
 ) -> Float[Array, "T H"]:
     (T, H), (S, _) = q.shape, k.shape
-    bq, bk = (64, 128) if T < S else (128, 64)  # for practice: both orders
+    bq, bk = (64, 128) if T < S else (128, 64)  # for practice: bq < bk, and bq > bk
 
     def kv_map(i, j):
         ### BEGIN SOLUTION

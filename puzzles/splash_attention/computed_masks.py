@@ -33,9 +33,8 @@ from puzzles import INTERPRET, find
 # needs row and column numbers of the whole sequence.
 
 # %%
-Numbers = Int[
-    Array, "bq bk"
-]  # row or column numbers in the sequence, or a shape that broadcasts to it
+# row or column numbers in the sequence: (bq, bk), or a shape that broadcasts to it
+Numbers = Int[Array, "bq bk"]
 from collections.abc import Callable
 
 Rule = Callable[[Numbers, Numbers], Bool[Array, "bq bk"]]

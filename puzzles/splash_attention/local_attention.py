@@ -101,7 +101,7 @@ def local_attention(
     q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"], window: int
 ) -> Float[Array, "T H"]:
     (T, H), (S, _) = q.shape, k.shape  # T < S + window: every row attends to something
-    bq, bk = (64, 128) if T < S else (128, 64)  # for practice: both orders
+    bq, bk = (64, 128) if T < S else (128, 64)  # for practice: bq < bk, and bq > bk
 
     def kv_map(i, j):
         ### BEGIN SOLUTION

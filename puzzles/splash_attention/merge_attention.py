@@ -134,7 +134,7 @@ def merge_attention(
 # A softmax must spend all of its weight, even if no key deserves it ([Xiao et al., 2023](https://arxiv.org/abs/2309.17453)). In
 # [gpt-oss](https://arxiv.org/abs/2508.10925) (2025) a **sink** is a learned score, one per head, that takes part in the sum and has no
 # value. So the weights of the keys sum to less than 1. Your function adds it in one line, without another look at q, k or v: a sink
-# is a part of its own, with an lse and an o of zeros.
+# is a part of its own, whose lse is the sink and whose o is zeros.
 #
 # ```python
 # o, lse = merge_attention(o, lse, jnp.zeros_like(o), jnp.full_like(lse, sink))

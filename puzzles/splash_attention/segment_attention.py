@@ -116,7 +116,7 @@ def segment_attention(
     kv_segments: Int[Array, " S"],
 ) -> Float[Array, "T H"]:
     (T, H), (S, _) = q.shape, k.shape
-    bq, bk = (64, 128) if T < S else (256, 128)  # for practice: both orders
+    bq, bk = (64, 128) if T < S else (256, 128)  # for practice: bq < bk, and bq > bk
     return pl.pallas_call(
         segment_attention_kernel,
         grid=(T // bq, S // bk),

@@ -95,7 +95,7 @@ def soft_cap_attention(
     q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"], cap: float
 ) -> Float[Array, "T H"]:
     (T, H), (S, _) = q.shape, k.shape
-    bq, bk = (64, 128) if T < S else (128, 64)  # for practice: both orders
+    bq, bk = (64, 128) if T < S else (128, 64)  # for practice: bq < bk, and bq > bk
     return pl.pallas_call(
         functools.partial(soft_cap_attention_kernel, cap=cap),
         grid=(T // bq, S // bk),

@@ -14,7 +14,7 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## splash_multi_head: all of it
 #
-# All in one kernel: many heads, grouped keys, any mask (an array or a rule, for all heads or for each),
+# All in one kernel: many heads, grouped keys, any mask (a rule, or an array for all heads or for each),
 # documents, capped scores, f32 and bf16.
 #
 # **Where do heads go in a flat list?** If every head has its own mask, stack the heads' rows

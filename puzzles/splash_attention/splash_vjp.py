@@ -14,7 +14,7 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## splash_vjp: attention that trains
 #
-# `jax.custom_vjp` joins your parts, a forward pass that returns `lse` and both backward passes, as in `trainable_matmul`:
+# `jax.custom_vjp` joins both backward passes to a forward pass that returns `lse`, as in `trainable_matmul`:
 #
 # ```text
 #                 reads                    walks            dots in a tile

@@ -132,7 +132,7 @@ def vocabulary_gradients(
 
 
 # %% [markdown]
-# **The loss as a function that trains.** One `jax.custom_vjp` joins both puzzles. Below, plain JAX differentiates the same mean.
+# **The loss as a function that trains.** One `jax.custom_vjp` joins both puzzles. Below, its gradients of the mean loss are compared with plain JAX's.
 
 # %% active="ipynb"
 # from puzzles import checked

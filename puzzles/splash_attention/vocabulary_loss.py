@@ -29,7 +29,7 @@ from puzzles import INTERPRET
 #
 # ![Three blocks of words pass by one block of tokens; loss and lse are stored after the last.](diagrams/splash_attention/vocabulary_loss.svg)
 #
-# Each token has its label in another block, and in another column. Don't index: a comparison finds it.
+# Each label may be in a different block and column. Don't index: a comparison finds it.
 #
 # The update of m and l is given. Write the block's logits, in f32; add the label's logit to `picked_ref`, a column; and store
 # both results.
