@@ -55,7 +55,7 @@ def launched(M, K, N, E, bm, bk, bn, sizes=None, vmem_bytes=None):
             find("grouped_matmul").solution.__globals__["grouped_matmul_kernel"],
             grid_spec=pltpu.PrefetchScalarGridSpec(
                 num_scalar_prefetch=3,
-                grid=(N // bn, num_steps, K // bk),
+                grid=(pl.cdiv(N, bn), num_steps, K // bk),
                 in_specs=[
                     pl.BlockSpec((bm, bk), lambda j, s, k, _, groups, tiles: (tiles[s], k)),
                     pl.BlockSpec(

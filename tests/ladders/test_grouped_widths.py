@@ -296,3 +296,10 @@ def test_many_experts_cost_a_v5e_no_more_than_in_tokamax(
     seconds = moving, launch.dot_flops / chip.flops_per_second, launch.steps * chip.step_seconds
     assert launch.inputs[0].block[1] == K
     assert 1e3 * max(seconds) <= 1.07 * gmm_v2
+
+
+def test_tiles_that_hang_over_n_are_counted() -> None:
+    launched = find("choose_tiles").solution.__globals__["launched"]
+    whole, ragged = (launched(256, 256, N, 2, 64, 128, 128) for N in (256, 200))
+    assert ragged.steps == whole.steps
+    assert ragged.hbm_bytes < whole.hbm_bytes  # the last block of columns is narrower
