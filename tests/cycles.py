@@ -124,11 +124,33 @@ def computed_lists(*entries: Callable | None) -> Iterator[None]:
         pl.pallas_call = launch
 
 
+@contextlib.contextmanager
+def recorded(launches: list[tuple[Callable, Any]]) -> Iterator[None]:
+    """Context manager: append each `pl.pallas_call` and its operands' shapes to `launches`."""
+    launch = pl.pallas_call
+
+    def pallas_call(*args: Any, **options: Any) -> Callable:
+        call = launch(*args, **options)
+
+        def record(*operands: Any) -> Any:
+            launches.append((call, jax.tree.map(lambda x: S(x.shape, x.dtype), operands)))
+            return call(*operands)
+
+        return record
+
+    pl.pallas_call = pallas_call
+    try:
+        yield
+    finally:
+        pl.pallas_call = launch
+
+
 def cycles(fn: Callable, *args: Any, lists: Sequence[Callable | None] = ()) -> int:
-    """libtpu's cycles of all kernels of `fn(*args)` on a core of `CHIP`."""
-    with computed_lists(*lists) if lists else contextlib.nullcontext():
-        traced = trace_call(fn, *args)
-    return estimated_cycles(traced, CHIP)
+    """libtpu's cycles of the kernels of `fn(*args)`, without the operations around them."""
+    launches: list[tuple[Callable, Any]] = []
+    with recorded(launches), computed_lists(*lists) if lists else contextlib.nullcontext():
+        trace_call(fn, *args)
+    return sum(estimated_cycles(trace_call(call, *shapes), CHIP) for call, shapes in launches)
 
 
 def solution(name: str) -> Callable:
@@ -190,7 +212,10 @@ def attentions(N: int = 2, T: int = 2048) -> Iterator[Row]:
                 f"H = {H}, blocks of {bq} × {bk}",
                 cycles(functools.partial(solution("multi_head_attention"), bq=bq, bk=bk), q, q, q),
                 cycles(
-                    functools.partial(flash.flash_attention, block_sizes=sizes), batch, batch, batch
+                    functools.partial(flash.flash_attention, sm_scale=H**-0.5, block_sizes=sizes),
+                    batch,
+                    batch,
+                    batch,
                 ),
             )
     q = S((N, T, 128), bf16)
@@ -325,6 +350,10 @@ libtpu's estimate for {chip}. The last column is the reference's cycles divided 
 kernel's. libtpu needs no TPU, and counts loops and grids. It is optimistic about HBM, so use it to
 rank kernels that move the same bytes. `make bench` writes this page. `tests/cycles.py` explains how
 it estimates kernels that follow lists.
+
+Only kernels are counted, without the operations around them, and operands start in HBM. Both
+kernels of a row of `flash_attention` multiply scores by 1/√H. JAX's SplashAttention expects scaled
+queries, so it saves this multiplication.
 
 `gapless_attention` copies a page of all key heads at once, JAX's kernel a page of one head. So it
 starts and waits for a quarter of the copies here.

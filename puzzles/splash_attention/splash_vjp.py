@@ -148,18 +148,22 @@ def forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap, rul
     assert rule is None or lists == 1, "all heads share a rule: give it the list of one head"
     cols, masks = next_used(cols, flags & 3 > 0), next_used(masks, flags & 3 == 1)
 
+    def place(h, t, rows):  # a head and its row of tiles; divisions cost cycles in every step
+        return (h, rows[t]) if lists == 1 else (h + rows[t] // R, rows[t] % R)
+
     def by_row(h, t, rows, cols, masks, flags):
-        return h + rows[t] // R, rows[t] % R, 0
+        return *place(h, t, rows), 0
 
     def by_column(h, t, rows, cols, masks, flags):
-        return (h + rows[t] // R) // (N // K), cols[t], 0
+        head, _ = place(h, t, rows)
+        return head if N == K else head // (N // K), cols[t], 0
 
     specs = [
         pl.BlockSpec((None, bq, H), by_row),
         pl.BlockSpec((None, bk, H), by_column),
         pl.BlockSpec((None, bk, Hv), by_column),
         pl.BlockSpec((None, bq, bk), lambda h, t, rows, cols, masks, flags: (masks[t], 0, 0)),
-        pl.BlockSpec((bq, 1), lambda h, t, rows, cols, masks, flags: (rows[t] % R, 0)),
+        pl.BlockSpec((bq, 1), lambda h, t, rows, cols, masks, flags: (place(h, t, rows)[1], 0)),
         pl.BlockSpec((1, bk), lambda h, t, rows, cols, masks, flags: (0, cols[t])),
     ]
     q_ids, kv_ids = None, None
