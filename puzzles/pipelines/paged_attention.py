@@ -34,6 +34,13 @@ from puzzles import INTERPRET
 
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The online softmax, one page at a time (`splash_attention` derives it)
+def spread(x, like):
+    """Return x, whose 128 lanes are all equal, with as many lanes as `like`; a column as it is."""
+    n = like.shape[-1]
+    times = (1,) * (x.ndim - 1) + (pl.cdiv(n, 128),)
+    return x if x.shape[-1] == 1 else jnp.tile(x, times)[..., :n]
+
+
 def start(m_ref, l_ref, acc_ref):
     m_ref[...] = jnp.full_like(m_ref, -jnp.inf)
     l_ref[...] = jnp.zeros_like(l_ref)
@@ -45,14 +52,16 @@ def attend(q, k, v, seen, m_ref, l_ref, acc_ref):
     s = jnp.einsum("gh,sh->gs", q, k, preferred_element_type=f32) / q.shape[1] ** 0.5
     s = jnp.where(seen, s, -1e30)
     m = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
-    p, old = jnp.exp(s - m), jnp.exp(m_ref[...] - m)
+    p, old = jnp.exp(s - spread(m, s)), jnp.exp(m_ref[...] - m)
     l_ref[...] = old * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
-    acc_ref[...] = old * acc_ref[...] + jnp.dot(p, v, preferred_element_type=f32)
+    pv = jnp.dot(p, v, preferred_element_type=f32)
+    acc_ref[...] = spread(old, acc_ref) * acc_ref[...] + pv
     m_ref[...] = m
 
 
 def result(l_ref, acc_ref):
-    return jnp.where(l_ref[...] == 0, 0, acc_ref[...] / l_ref[...])
+    l = spread(l_ref[...], acc_ref)
+    return jnp.where(l == 0, 0, acc_ref[...] / l)
 
 
 # %%
@@ -130,7 +139,7 @@ def paged_attention(
             grid=(B, pages),
             in_specs=[query, one_page, one_page],
             out_specs=query,
-            scratch_shapes=[pltpu.VMEM((1, n), jnp.float32) for n in (1, 1, H)],
+            scratch_shapes=[pltpu.VMEM((1, n), jnp.float32) for n in (128, 128, H)],
         ),
         out_shape=jax.ShapeDtypeStruct((B, 1, H), q.dtype),
         interpret=INTERPRET,

@@ -42,14 +42,16 @@ def attend(q, k, v, seen, m_ref, l_ref, acc_ref):
     s = jnp.einsum("gh,sh->gs", q, k, preferred_element_type=f32) / q.shape[1] ** 0.5
     s = jnp.where(seen, s, -1e30)
     m = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
-    p, old = jnp.exp(s - m), jnp.exp(m_ref[...] - m)
+    p, old = jnp.exp(s - spread(m, s)), jnp.exp(m_ref[...] - m)
     l_ref[...] = old * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
-    acc_ref[...] = old * acc_ref[...] + jnp.dot(p, v, preferred_element_type=f32)
+    pv = jnp.dot(p, v, preferred_element_type=f32)
+    acc_ref[...] = spread(old, acc_ref) * acc_ref[...] + pv
     m_ref[...] = m
 
 
 def result(l_ref, acc_ref):
-    return jnp.where(l_ref[...] == 0, 0, acc_ref[...] / l_ref[...])
+    l = spread(l_ref[...], acc_ref)
+    return jnp.where(l == 0, 0, acc_ref[...] / l)
 
 
 # %%
@@ -72,6 +74,7 @@ def paged_attention_dma_spec(
 
 # %%
 from puzzles.pipelines._paged import check_lengths
+from puzzles.pipelines.paged_attention import spread
 
 
 def paged_attention_dma_kernel(
@@ -147,7 +150,7 @@ def paged_attention_dma(
                 two_slots,
                 two_slots,
                 pltpu.SemaphoreType.DMA((2, 2)),
-                *(pltpu.VMEM((1, n), jnp.float32) for n in (1, 1, H)),
+                *(pltpu.VMEM((1, n), jnp.float32) for n in (128, 128, H)),
             ],
         ),
         out_shape=jax.ShapeDtypeStruct((B, 1, H), q.dtype),
