@@ -2,7 +2,7 @@
 
 ORDER = 1
 TITLE = "Basics: from one Ref to a fused matmul"
-HOURS = 2  # of a JAX programmer who is new to TPUs
+HOURS = "1 ★, 2 in all"  # of a JAX programmer who is new to TPUs
 SUMMIT = "a bf16 matmul with a fused epilogue, and its gradients"
 PICTURE = "diagrams/basics/tiled_matmul.svg"
 PUZZLES = (

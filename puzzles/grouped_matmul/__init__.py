@@ -3,7 +3,7 @@
 ORDER = 3
 AFTER = ("basics",)
 TITLE = "Grouped matmul: from scalar prefetch to a mixture of experts"
-HOURS = 3  # of a JAX programmer who is new to TPUs
+HOURS = "1½ ★, 3 in all"  # of a JAX programmer who is new to TPUs
 SUMMIT = "Megablox' grouped matmul, in a mixture of experts"
 PICTURE = "diagrams/grouped_matmul/grouped_matmul.svg"
 PUZZLES = (

@@ -7,7 +7,7 @@ kernels_on_old_jax()
 ORDER = 4
 AFTER = ("basics",)
 TITLE = "Pipelines: from one copy to paged attention"
-HOURS = 3  # of a JAX programmer who is new to TPUs
+HOURS = "2 ★, 4 in all"  # of a JAX programmer who is new to TPUs
 SUMMIT = "paged attention, with copies by your own hand"
 PICTURE = "diagrams/pipelines/double_buffered_sum.svg"
 PUZZLES = (

@@ -3,7 +3,7 @@
 ORDER = 2
 AFTER = ("basics",)
 TITLE = "SplashAttention: from softmax to block-sparse attention"
-HOURS = 5  # of a JAX programmer who is new to TPUs
+HOURS = "3 ★, 7 in all"  # of a JAX programmer who is new to TPUs
 SUMMIT = "JAX's SplashAttention: any mask, and training"
 PICTURE = "diagrams/splash_attention/causal_attention.svg"
 PUZZLES = (
