@@ -84,8 +84,14 @@ def dense_mask(tiles, partial_masks, T, S, segment_ids=None, rule=None):
 
 # %% [markdown]
 # The launch has the grid of `splash_multi_head`, and cuts `do` like `q`. `lse` and `delta` are rows in HBM, since a column would take 128
-# lanes per number. Index maps run in every step, for every operand. So these divide only if the list has the tiles of all heads: with one
+# lanes per number.
+#
+# <details><summary>More: the price of a division</summary>
+#
+# Index maps run in every step, for every operand. So these divide only if the list has the tiles of all heads: with one
 # head's list, the divisions took 5 % of the cycles in blocks of 512 × 512, by libtpu's estimate for v5e.
+#
+# </details>
 
 
 # %%
