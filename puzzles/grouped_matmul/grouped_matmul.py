@@ -81,7 +81,8 @@ def tiles(M, K, N, dtype, weights=1, E=1):
         visits = pl.cdiv(M, bm) + experts - 1  # at most
         rows, often = (M, experts) if bk == K else (visits * bm, visits)
         moved = columns * rows * K + weights * often * K * N + M * N
-        products = weights * visits * bm * K * columns * bn
+        # by libtpu's estimate, loading a visit's weights takes as long as 64 more rows
+        products = weights * visits * (bm + 64) * K * columns * bn
         steps = columns * visits * (K // bk)
         seconds = size * moved / 820e9, 2 * products / 197e12, steps * 0.4e-6
         # with a small bk, the additions to the sum take a larger share of the time
