@@ -311,12 +311,12 @@ COSTS = (
         "outside", _EXACT, _EXACT, _made_outside,
         more=lambda answer, par, same: _MADE * min(par.bytes, par.arrays),
     ),
-    Limit("vmem", 0, 0, _vmem, more=_fits),
     Limit(  # if the reference has none, a dot may replace a sum
         "dot_flops", _EXACT, _BY_BLOCKS, _dots,
         more=lambda answer, par, same: _SOME * par.dot_flops,
         asked=lambda answer, par: par.dot_flops > 0,
     ),
+    Limit("vmem", 0, 0, _vmem, more=_fits),
     Limit(  # a column's may be in all lanes of its vectors, once a block
         "transcendentals", _BY_BLOCKS, 3.0,
         asked=lambda answer, par: answer.lanes > _BY_BLOCKS * par.lanes,

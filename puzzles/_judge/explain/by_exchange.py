@@ -33,7 +33,7 @@ _PARTNERS = 3  # right answers to exchange code with: the most similar ones
 _ALIKE = 0.5  # similarity of lines with variables of equal use
 _PLACES = 3  # in which lines differ, if two places are exchanged at once
 _TOKENS = 4  # that differ at most between two expressions to exchange
-_EXPRESSIONS = 24  # exchanged at most in a function
+_EXPRESSIONS = 16  # exchanged at most in a function
 _EXCHANGED = {
     "replace": "line_exchanged_replace",
     "delete": "line_exchanged_delete",
@@ -72,7 +72,7 @@ def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
     tried: set[str] = set()
     written = [_Written(inspect.getsource(code.written[n]), t) for n, t in code.trees.items()]
     pairs = [(own, _partners(puzzle, own.tree.name, own.lines)) for own in written]
-    for exchanges in (_lines, _expressions):
+    for exchanges in (_lines, _expressions, _several_lines):
         for own, partners in pairs:
             for exchange in exchanges(own, partners):
                 if exchange.text in tried:
@@ -170,7 +170,7 @@ def _undocumented(tree: ast.FunctionDef) -> ast.FunctionDef:
 
 def _statements(tree: ast.FunctionDef) -> list[str]:
     """The code of a function, each statement on a line of its own, without its docstring."""
-    return ast.unparse(_undocumented(tree)).splitlines()
+    return [line for line in ast.unparse(_undocumented(tree)).splitlines() if line]
 
 
 def _partners(puzzle: Puzzle, name: str, own: list[str]) -> list[list[str]]:
@@ -251,14 +251,14 @@ def _likeness(one: Sequence[str], other: Sequence[str]) -> float:
 
 
 def _lines(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange]:
+    """Yield exchanges of a single line."""
+    return (exchange for length, exchange in _in_a_row(own, partners) if length < 2)
+
+
+def _several_lines(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange]:
     """Yield exchanges of a few lines in a row, the shortest first, then of two places at once."""
-    single = [(opcode, theirs) for theirs in partners for opcode in _split(own.lines, theirs)]
-    for (how, *span), theirs in sorted(single, key=_length):
-        i, j, k, end = span
-        after = i == j and (i == len(own.lines) or _indent(theirs[k]) > _indent(own.lines[i]))
-        line, more = own.shown(i - after, max(j - 1, i - after), "\n".join(theirs[k:end]))
-        words = "line_exchanged_several" if more else _EXCHANGED["append" if after else how]
-        yield _Exchange(_spliced(own.lines, theirs, (i, j, k, end)), words, line, more=more)
+    longer = [pair for pair in _in_a_row(own, partners) if pair[0] > 1]
+    yield from (exchange for _, exchange in sorted(longer, key=lambda pair: pair[0]))
     for theirs in partners:
         opcodes = _opcodes(own.lines, theirs)
         for one, two in itertools.combinations(opcodes, 2) if len(opcodes) <= _PLACES else ():
@@ -268,6 +268,17 @@ def _lines(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange]:
             words = "line_exchanged_move" if moved else "line_exchanged_two"
             first = shown[one[0] == "insert"] if moved else shown[0]
             yield _Exchange(text, words, first, other=shown[1])
+
+
+def _in_a_row(own: _Written, partners: list[list[str]]) -> Iterator[tuple[int, _Exchange]]:
+    """Yield (length, exchange) for a few lines in a row."""
+    pairs = [(opcode, lines) for lines in partners for opcode in _split(own.lines, lines)]
+    for (how, i, j, k, end), theirs in pairs:
+        after = i == j and (i == len(own.lines) or _indent(theirs[k]) > _indent(own.lines[i]))
+        line, more = own.shown(i - after, max(j - 1, i - after), "\n".join(theirs[k:end]))
+        words = "line_exchanged_several" if more else _EXCHANGED["append" if after else how]
+        text = _spliced(own.lines, theirs, (i, j, k, end))
+        yield max(j - i, end - k), _Exchange(text, words, line, more=more)
 
 
 def _spliced(own: list[str], theirs: list[str], *spans: tuple[int, int, int, int]) -> str:
@@ -295,11 +306,6 @@ def _split(own: list[str], theirs: list[str]) -> Iterator[tuple[str, int, int, i
         yield how, i, j, k, end
         for n in range(j - i) if 1 < j - i == end - k else ():
             yield how, i + n, i + n + 1, k + n, k + n + 1
-
-
-def _length(exchange: tuple[tuple[str, int, int, int, int], list[str]]) -> int:
-    (_, i, j, k, end), _ = exchange
-    return max(j - i, end - k)
 
 
 def _indent(line: str) -> int:

@@ -12,7 +12,6 @@ from puzzles._judge.answer import Answer, Run
 from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import number_words
 from puzzles._launch import Finding, faults, faults_of_copies
-from puzzles._program import UnsupportedError
 from puzzles._rules import RULES, Breach, sentence
 from puzzles._simulator import HazardError, SimulationError, foreseen, simulate
 
@@ -116,7 +115,7 @@ def races(run: Run) -> Breach | None:
     """Require several devices to run without a race, a deadlock or a semaphore above zero."""
     if not run.puzzle.axes:
         return None
-    with suppress(UnsupportedError):  # `runs` reports it
+    with suppress(Exception):  # `runs` reports all others
         try:
             _ = run.flat
         except HazardError as error:
