@@ -24,8 +24,11 @@ COLAB := .venv-colab
 BROWSER := .venv-browser
 COLAB_JAX := 0.7.2
 COLAB_OTHERS := numpy==2.1.3 ipython==7.34.0
-# Kernels that serve and train models, to compare ours with: wheels without what they depend on.
-PRODUCTION := tpu-inference==0.32.0 tokamax==0.0.12
+# Kernels that serve and train models, to compare ours with: wheels without what they depend on,
+# and the few packages that their modules cannot be imported without.
+PRODUCTION := tpu-inference==0.32.0 tokamax==0.0.17
+AROUND := qwix==0.1.8 flax msgpack treescope rich optax einshape sympy mpmath
+AROUND_WHOLE := pydantic immutabledict absl-py tqdm
 # Versions in between; test and test-colab run both ends. 0.10.2 is the newest for Python 3.11.
 MATRIX := 0.8.3 0.9.2 0.10.2 0.11.0 0.11.2
 
@@ -173,7 +176,8 @@ $(TEST)/.installed: pyproject.toml
 
 .production/.installed: Makefile | $(TEST)/.installed
 	rm -rf .production
-	$(TEST)/bin/python -m pip install -q --no-deps --no-compile --target .production $(PRODUCTION)
+	$(TEST)/bin/python -m pip install -q --no-deps --no-compile --target .production $(PRODUCTION) $(AROUND)
+	$(TEST)/bin/python -m pip install -q --no-compile --target .production $(AROUND_WHOLE)
 	@touch $@
 
 $(BROWSER)/.installed: pyproject.toml

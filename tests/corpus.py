@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import types
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import production
 import wheels
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
@@ -152,7 +156,131 @@ def quantized():
     return fn, S((256, 512), bf16), S((512, 512), jnp.int8), S((512,), f32)
 
 
-# The wheel, the function, the shape in words, and the builder.
+def gmm(transposed: bool):
+    """tokamax's grouped matmul of 2026, and the gradient of its weights."""
+    sizes = jnp.array([100, 0, 156], i32)
+    if transposed:
+        fn = functools.partial(
+            of(f"{TOKAMAX}.gmm_v2.tgmm_v2", "tgmm_v2"),
+            num_actual_groups=3,
+            preferred_element_type=f32,
+        )
+        return fn, S((256, 256), bf16), S((256, 512), bf16), sizes
+    fn = of(f"{TOKAMAX}.gmm_v2.gmm_v2", "gmm_v2")
+    return fn, S((256, 256), bf16), S((3, 256, 512), bf16), sizes
+
+
+def hyper_connections(name: str):
+    """mHC: four residual streams of 128 tokens, mixed before and after a layer."""
+    x, streams, weights = S((128, 1024), bf16), S((128, 4096), bf16), S((24, 4096), f32)
+    post, comb, scale, base = S((128, 4), f32), S((128, 16), f32), S((3,), f32), S((24,), f32)
+    eps = (1e-6, 1e-6)
+    module, function, *args = {
+        "mixes": ("pre_kernel", "mhc_pre_mixes", streams, weights),
+        "collapse": ("pre_kernel", "mhc_pre_mixes_collapse", streams, weights, scale, base, *eps),
+        "post": ("post_kernel", "mhc_post", x, S((128, 4, 1024), bf16), S((128, 4, 1), f32),
+                 S((128, 4, 4), f32)),
+        "fused": ("fused_post_pre_kernel", "fused_post_pre_mixes", x, streams, post, comb, weights,
+                  scale, base, *eps),
+    }[name]  # fmt: skip
+    return of(f"{TOKAMAX}.mhc.{module}", function), *args
+
+
+def fp8_matmul(gradient: bool):
+    path, name = f"{TOKAMAX}.experimental.fused_fp8_matmul.pallas_mosaic_tpu", "fused_fp8_matmul"
+    if gradient:
+        fn = of(f"{path}_dlhs_kernel", "fused_fp8_dlhs_pallas")
+    else:
+        fn = of(f"{path}_kernel", f"{name}_pallas")
+    w = S((256, 512), jnp.float8_e4m3fn)
+    fn = functools.partial(fn, bm=128, bk=256, bn=512 if gradient else 256)
+    return fn, S((256, 512 if gradient else 256), bf16), w, S((512,), f32)
+
+
+def scatter_rows():
+    fn = of(f"{TOKAMAX}.masked_dense_mla.scatter_utils", "scatter_rows")
+    u32 = jnp.uint32
+    return fn, S((4, 256, 128), u32), S((256, 128), u32), jnp.arange(256, dtype=i32)
+
+
+def pack_nonnegative():
+    fn = of(f"{TOKAMAX}.lightning_indexer.kernel.dcp_sc_compact", "pack_nonnegative")
+    return fn, S((64, 2048), i32)
+
+
+def router_select():
+    fn = of(f"{TOKAMAX}.experimental.fused_moe.router_ops", "pallas_select")
+    return functools.partial(fn, topk=8), S((256, 256), f32)
+
+
+def transposed():
+    fn = of(f"{TOKAMAX}.experimental.mla.v2.transpose", "xpose_pipeline")
+    return functools.partial(fn, transpose_axes=(1, 0, 2)), S((256, 256, 128), bf16)
+
+
+def operator(path: str, like: str = ""):
+    """An operator of tokamax at the smallest of its own shapes for benchmarks.
+
+    like: a part of the shape's name. Integers that it draws are drawn, and others are zeros, but
+    for lengths of sequences, which are not given as zeros.
+    """
+    module = wheels.module(f"{TOKAMAX}.{path}.pallas_mosaic_tpu")
+    cls = operator_class(module)
+    specs = (s for s in of(f"{TOKAMAX}.{path}.arg_specs", "ARG_SPECS") if like in s.full_name)
+    given = min(specs, key=elements).args
+    zeros = path != "causal_conv1d_gated_delta_rule"
+    drawn = {name: jax.tree.map(functools.partial(_drawn, zeros), given[name]) for name in given}
+    return (lambda *args: cls()(**dict(zip(drawn, args, strict=True)))), *drawn.values()
+
+
+def operator_class(module: types.ModuleType) -> Any:
+    """The first operator that a module defines."""
+    kind = wheels.module("tokamax._src.ops.op").Op
+    each = (c for c in vars(module).values() if isinstance(c, type) and issubclass(c, kind))
+    return next(c for c in each if c.__module__ == module.__name__)
+
+
+def elements(spec: Any) -> int:
+    """The elements of all arrays of a benchmark."""
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(spec.args) if is_array(leaf))
+
+
+def is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def _drawn(zeros: bool, leaf: Any) -> Any:
+    if not is_array(leaf) or not jnp.issubdtype(leaf.dtype, jnp.integer) or leaf.size > 2**22:
+        return leaf
+    if callable(leaf):
+        return jnp.asarray(leaf(np.random.default_rng(0)))
+    return jnp.zeros(leaf.shape, leaf.dtype) if zeros and isinstance(leaf, S) else leaf
+
+
+def kda(gradient: bool):
+    """tokamax's Kimi delta attention of two heads of 256 tokens."""
+    module = wheels.module(f"{TOKAMAX}.kda.pallas_mosaic_tpu")
+    cls = operator_class(module)
+    x = S((2, 1, 256, 128), bf16)
+    rest = S((2, 1, 256), bf16), S((2,), f32), S((256,), f32)
+    steady = dict(use_qk_l2norm=True, use_gate_in_kernel=True, lower_bound=-5.0)
+
+    def attend(q, k, v, gate, beta, a_log, bias):
+        given = dict(gate=gate, beta=beta, a_log=a_log, delta_time_bias=bias)
+        out, _ = cls()(query=q, key=k, value=v, output_final_state=False, **given, **steady)
+        return jnp.sum(out.astype(f32))
+
+    return jax.grad(attend, argnums=(0, 1, 2, 3)) if gradient else attend, *(x,) * 4, *rest
+
+
+# The wheel, the function, the shape in words, and the builder. tokamax's newest kernels are for 7x.
+CHIPS = {"tokamax": ("7x",), "tpu_inference": ("v5e",)}
+OPERATORS = (
+    "batched_rpa", "causal_conv1d_gated_delta_rule", "csa_gather", "deepseek_rope",
+    "dsv4_compressor", "experimental.mla", "experimental.tpu.splash_attention",
+    "grouped_lowrank_proj", "lightning_indexer", "linear_softmax_cross_entropy_loss",
+    "masked_dense_mla", "proj_and_save_state", "ragged_gather", "router_topk", "sparse_mla", "topk",
+)  # fmt: skip
 KERNELS: tuple[tuple[str, str, str, Callable[[], tuple]], ...] = (
     ("tokamax", "splash_attention", "causal, 2 heads of 512 × 128", lambda: (splash(), *QKV)),
     ("tokamax", "splash_attention", "all keys", lambda: (splash(causal=False), *QKV)),
@@ -165,6 +293,22 @@ KERNELS: tuple[tuple[str, str, str, Callable[[], tuple]], ...] = (
     ("tokamax", "linear_softmax_cross_entropy", "2048 × 256 × 512", loss),
     ("tokamax", "linear_softmax_cross_entropy", "its gradient", loss_gradient),
     ("tokamax", "ragged_dot", "groups of 100 and 156", ragged_dot),
+    ("tokamax", "gmm_v2", "groups of 100, 0 and 156", lambda: gmm(transposed=False)),
+    ("tokamax", "tgmm_v2", "groups of 100, 0 and 156", lambda: gmm(transposed=True)),
+    *(("tokamax", f"mhc {name}", "128 tokens of 4 × 1024", partial(hyper_connections, name))
+      for name in ("mixes", "collapse", "post", "fused")),
+    ("tokamax", "fused_fp8_matmul", "256 × 256 × 512", lambda: fp8_matmul(gradient=False)),
+    ("tokamax", "fused_fp8_matmul", "its gradient", lambda: fp8_matmul(gradient=True)),
+    ("tokamax", "kda", "2 heads of 256 × 128", lambda: kda(gradient=False)),
+    ("tokamax", "kda", "its gradient", lambda: kda(gradient=True)),
+    ("tokamax", "scatter_rows", "256 rows, SparseCores", scatter_rows),
+    ("tokamax", "pack_nonnegative", "64 × 2048, SparseCores", pack_nonnegative),
+    ("tokamax", "pallas_select", "8 of 256 experts", router_select),
+    ("tokamax", "xpose_pipeline", "256 × 256 × 128", transposed),
+    ("tokamax", "ragged_gather_reduce", "8192 × 4096, SparseCores",
+     lambda: operator("ragged_gather_reduce", "8192x4096")),
+    *(("tokamax", path.rpartition(".")[2], "its smallest benchmark", partial(operator, path))
+      for path in OPERATORS),
     ("tpu_inference", "all_gather_matmul", "4 devices", all_gather_matmul),
     ("tpu_inference", "ragged_paged_attention v2", "2 sequences, pages of 16", ragged_paged),
     ("tpu_inference", "ragged_paged_attention v3", "2 sequences, pages of 16",
@@ -179,28 +323,32 @@ KERNELS: tuple[tuple[str, str, str, Callable[[], tuple]], ...] = (
     ("tpu_inference", "quantized_matmul", "256 × 512 × 512, int8", quantized),
 )  # fmt: skip
 
-# A fault of its own: block n + 1 prefetches the states of block n + 2 into the buffer from which
-# the store of block n may still read. The wait for this store is in block n + 2.
-FAULT = ("fused_decoding_gdn v2: 8 requests", "hazard", "h_bufs")
+# Faults of their own. In the decoding kernel block n + 1 prefetches the states of block n + 2 into
+# the buffer from which the store of block n may still read; the wait for this store is in block
+# n + 2. The compressor fetches into a slot of `emit_pipeline` whose copy out is in flight.
+FAULTS = {
+    "fused_decoding_gdn v2: 8 requests": ("hazard", "h_bufs"),
+    "dsv4_compressor: its smallest benchmark": ("hazard", "VMEM((2, 8, 4, 128), uint8)"),
+}
 
 
 def unexpected(kernel: str, found: Examination) -> list[str]:
-    """The warnings and errors of a kernel; [] for FAULT if its fault is the only one.
+    """The warnings and errors of a kernel; [] for those in FAULTS if its fault is the only one.
 
     Refusals of libtpu are left out: the wheels are written for a newer libtpu than that of 0.10.2.
     """
     ours = [f for f in found.findings if not f.says.startswith("The compiler for ")]
     says = production.unexpected(kernel, replace(found, findings=tuple(ours)))
-    faulty, *fault = FAULT
-    if kernel != faulty:
+    if kernel not in FAULTS:
         return says
-    kinds = [[one.kind, one.operand] for one in ours if one.severity == "error"]
-    return [] if kinds == [fault] and len(says) == 1 else ["its own fault", *says]
+    kinds = [(one.kind, one.operand) for one in ours if one.severity == "error"]
+    return [] if kinds == [FAULTS[kernel]] and len(says) == 1 else ["its own fault", *says]
 
 
-def rows() -> list[tuple[str, str, Callable[[], tuple], None]]:
-    """The rows of the table, empty if no wheel is unpacked."""
+def rows() -> list[tuple[str, str, Callable[[], tuple], None, tuple[str, ...]]]:
+    """The rows of the table, with their chips, of wheels that are unpacked for this JAX."""
     if not wheels.FOLDER.exists():
         return []
-    return [(wheels.version(wheel), f"{name}: {shape}", make, None)
-            for wheel, name, shape, make in KERNELS]  # fmt: skip
+    return [(wheels.version(wheel), f"{name}: {shape}", make, None, CHIPS[wheel])
+            for wheel, name, shape, make in KERNELS
+            if not wheels.needs_newer_jax(wheel)]  # fmt: skip

@@ -101,7 +101,6 @@ def _examined(fn: Any, args: tuple, chips: tuple, seed: int, timeout: float) -> 
         return Examination(name, unread=message_of(error, lines=5))
     if not launches and not traced.other_kernels:
         return Examination(name, unread=nothing_launched(traced))
-    name = launches[0].name if name == "wrapped" else name  # a `pallas_call` itself
     work = _Examination(traced, launches, chips)
     if launches:
         work.launch_by_launch()
@@ -113,6 +112,7 @@ def _examined(fn: Any, args: tuple, chips: tuple, seed: int, timeout: float) -> 
     work.not_looked.append("wrong numbers: there is no reference")
     lists = (work.looked, work.not_looked, work.unseen)
     looked, not_looked, unseen = (tuple(dict.fromkeys(each)) for each in lists)
+    name = launches[0].name if launches and name == "wrapped" else name  # a `pallas_call` itself
     made = Examination(
         name, work.findings, launches, looked, not_looked, chips, unseen=unseen, wire=work.wire
     )
@@ -234,14 +234,15 @@ class _Examination:
                 self.wire = wire_receipt(program, self.chips[0])
 
     def explained(self, finding: Finding, n: int) -> bool:
-        """Whether blocks already explain a finding, or Mosaic refuses its line."""
+        """Whether blocks explain a finding, Mosaic refuses its line, or other kernels decide."""
         refusal = self.told.get((n, "lowering", None))
         if refusal and (finding.kind, finding.line) == ("lowering", refusal.line):
             self.told[n, "lowering", None] = replace(refusal, operand=finding.operand)
             return True
         cause = {"uninitialised": "never-written", "parallel": "parallel"}.get(finding.kind)
         operands = [f.operand for f in self.findings if f.kind == cause and f.operand]
-        return bool(operands) and finding.operand in (None, *operands)
+        rest = finding.kind == "uninitialised" and not finding.step and self.traced.other_kernels
+        return bool(rest) or (bool(operands) and finding.operand in (None, *operands))
 
     def compilation(self, timeout: float, others: Callable[[], list[Traced]]) -> None:
         """Add the refusals of libtpu; others: traces the kernels that are not read."""

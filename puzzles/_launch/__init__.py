@@ -32,7 +32,14 @@ from puzzles._launch.inner_pipelines import revisited_inside, single_slots
 from puzzles._launch.launch import Launch
 from puzzles._launch.log import ARITHMETIC, REDUCTIONS, TRANSCENDENTAL, Dot
 from puzzles._launch.operand import Operand, itemsize
-from puzzles._launch.slices import in_last_tile, ranges_of, ranges_shown, taken
+from puzzles._launch.slices import (
+    before_bitcast,
+    in_last_tile,
+    ranges_of,
+    ranges_shown,
+    taken,
+    unlike,
+)
 from puzzles._launch.timelines import Follower, Timeline, copied, faults_of_copies, timeline
 from puzzles._launch.traces import (
     Traced,

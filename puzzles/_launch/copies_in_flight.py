@@ -81,6 +81,20 @@ class Flight:
     size: int
     line: str
 
+    @property
+    def harmless(self) -> bool:
+        """True if a read of its target may come early: the target holds the bytes that it brings.
+
+        Only a run tells, so without a run this is True for the copies of `emit_pipeline`, which
+        writes blocks back and fetches them again. Integers of one value may be equal by chance,
+        because integer arguments are zeros unless they are given: False.
+        """
+        source, target = (getattr(end, "array", None) for end in (self.source, self.target))
+        if source is None or target is None:
+            return not self.line
+        proof = not np.issubdtype(source.dtype, np.integer) or len(np.unique(source)) > 1
+        return proof and source.tobytes() == target.tobytes()
+
 
 class Flights:
     """The copies of one launch between their starts and their waits."""
@@ -128,7 +142,7 @@ class Flights:
             if writes:
                 ends["writes_out_of"] = flight.source
             for key, end in ends.items():
-                if end.meets(place):
+                if end.meets(place) and (writes or not flight.harmless):
                     line, waited = flight.line or "the kernel", self._waits(flight.semaphore)
                     return sentence(key, place=place, line=line, waited=waited)
         return ""

@@ -103,6 +103,24 @@ def taken(value: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
     return value
 
 
+def before_bitcast(value: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
+    """The view of an array that `taken` bitcasts, as far as transforms up to there tell.
+
+    An index of leading axes after the bitcast counts too, because only the last two change.
+    """
+    n = next(n for n, one in enumerate(transforms) if "Bitcast" in type(one).__name__)
+    view, after = taken(value, transforms[:n]), transforms[n + 1 : n + 2]
+    leading = [_place(i) for one in after for i in getattr(one, "indices", ())[:-2]]
+    return view[(*leading, ...)]
+
+
+def unlike(value: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """The bits of `value`, in any shape, in the shape and the dtype of `part`."""
+    ratio = part.dtype.itemsize / value.dtype.itemsize
+    *leading, rows, lanes = part.shape
+    return bitcast(value.reshape(*leading, int(rows * ratio), lanes), part.dtype)
+
+
 def _place(index: Any) -> slice | int:
     if not hasattr(index, "stride"):
         return int(index)

@@ -18,6 +18,7 @@ OTHER_KERNELS = {"mpmd_map", "core_map"}  # the primitives of `pl.kernel`
 CALLS = {
     "jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
     "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
+    "custom_vmap_call",
 }  # fmt: skip
 # Primitives that move numbers and compute nothing.
 LAYOUT = {
@@ -71,7 +72,7 @@ def callee(equation: JaxprEqn) -> ClosedJaxpr | None:
     """The jaxpr of a plain call, such as `jit` or `custom_vjp_call`; None for other equations."""
     if equation.primitive.name not in CALLS:
         return None
-    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call"):
         inner = equation.params.get(key)
         if not isinstance(inner, ClosedJaxpr | Jaxpr):
             continue

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 from jax.experimental.pallas import tpu as pltpu
+from jax.extend import backend
 from jax.sharding import AbstractMesh
 
 from puzzles._jax import abstract_device, answers_about_tpus, instead
@@ -65,15 +66,23 @@ def _tpu_mesh() -> AbstractContextManager:
     return jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device))
 
 
+class _Device(SimpleNamespace):
+    """A device as JAX describes it, in sets too."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 @contextmanager
 def devices_called() -> Iterator[None]:
-    """Context manager: `jax.devices()` and `jax.default_backend()` report the TPU of `as_tpu`."""
+    """Context manager: JAX's devices, its default one and its backend are the TPU of `as_tpu`."""
     places = dict(id=0, process_index=0, coords=(0, 0, 0))
-    device = SimpleNamespace(platform="tpu", **places, **_devices[-1])
+    device = _Device(platform="tpu", **places, **_devices[-1])
     with (
+        as_tpu(),  # a later one finds a TPU, and changes nothing
         instead(jax, "devices", lambda *_, **__: [device]),
         instead(jax, "local_devices", lambda *_, **__: [device]),
         instead(jax, "default_backend", lambda: "tpu"),
+        instead(backend, "get_default_device", lambda: device),
     ):
         yield
 

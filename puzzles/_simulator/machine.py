@@ -25,6 +25,7 @@ from puzzles._launch import (
     Traced,
     View,
     accessed,
+    before_bitcast,
     happens,
     in_last_tile,
     line_of,
@@ -35,6 +36,7 @@ from puzzles._launch import (
     taken,
     text_of,
     told,
+    unlike,
     when,
 )
 from puzzles._program import (
@@ -330,18 +332,21 @@ class Machine(NumpyInterpreter):
 
     def _store(self, equation: JaxprEqn, values: Values) -> Values:
         ref, transforms, stored, mask = accessed(equation, values)
-        view = self.part(equation, ref, transforms)
-        if view.size and not np.may_share_memory(view, ref):  # a copy, not a view
-            raise UnsupportedError("a store through a bitcast")
-        self.touches(equation, "writes", view, ref, transforms)
+        view = part = self.part(equation, ref, transforms)
+        bits = view.size and not np.may_share_memory(view, ref)  # a copy: through a bitcast
+        if bits and (part := before_bitcast(ref, transforms)).nbytes != view.nbytes:
+            raise UnsupportedError("a store through a part of a bitcast")
+        self.touches(equation, "writes", part, ref, transforms)
         if self.trail is not None:
             self.trail.stored.add(self.name_of(ref))
+        before = view.copy()
         if equation.primitive.name == "addupdate":
             view += stored
-            return []
-        before = view.copy()
-        view[...] = stored if mask is None else np.where(mask, stored, before)
-        return [before]
+        else:
+            view[...] = stored if mask is None else np.where(mask, stored, before)
+        if bits:
+            part[...] = unlike(view, part)
+        return [before] if equation.outvars else []
 
     def _dma_start(self, equation: JaxprEqn, values: Values) -> Values:
         source, target, semaphore = copy_parts(equation.params["tree"], values)

@@ -69,6 +69,7 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
         return Sanitized(why_not=why)
     program, most = replace(traced, leaves=drawn_leaves(traced.leaves, seed)), _most(launches)
     total = sum(launch.steps * (launch.times or 1) for launch in launches)
+    most = None if most is None or most >= total else most
     steps = "all steps" if most is None else f"the first {most} of {total:,} steps"
     run = partial(run_as, program, fuel=FUEL)
     choices = [name for name in _OTHER if name != "backwards" or any(map(_meet, launches))]
