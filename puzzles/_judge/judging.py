@@ -66,7 +66,7 @@ PLAIN_QUESTIONS = (
 
 # Functions that explain wrong numbers, each with its part of the verdict: the first explanation of
 # a part counts. Cheap functions come first; functions that run variants have a budget of work.
-# If a known mistake gives the same numbers, the rest is skipped.
+# If one known mistake gives the same numbers, the rest is skipped.
 EXPLAINERS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
     ("picture", by_facts.map_of_blocks),
     ("listing", by_facts.numbers_listed),
@@ -76,9 +76,12 @@ EXPLAINERS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
     ("like", by_facts.nearness),
     ("like", by_facts.like_others),
     ("first", by_facts.not_finite),
-    ("first", by_facts.undone),
+    ("unstored", by_facts.never_stored),
+    ("first", by_facts.unused),
     ("first", by_facts.rounds_on_the_way),
     ("first", by_exchange.line_exchanged),
+    ("first", by_facts.copied_in_part),
+    ("diagnosis", by_trying.mistakes_on_record),
 )
 
 
@@ -150,6 +153,8 @@ def _verdict_of(answer: Answer, run: Run | None, finding: Breach) -> Verdict:
     if not answer.code.same_spec:
         notes.append(sentence("another_spec", spec=puzzle.spec.__name__))
     like = f" {parts['like']}" if "like" in parts else ""
+    messages = [text for part in ("unstored", "first") if (text := parts.get(part))]
+    first = " ".join(text[:1].upper() + text[1:] if n else text for n, text in enumerate(messages))
     return Verdict(
         False,
         rule.stage,
@@ -161,7 +166,7 @@ def _verdict_of(answer: Answer, run: Run | None, finding: Breach) -> Verdict:
         notes=tuple(notes),
         seed=seed,
         title=finding.title or rule.title,
-        first=sentence("look_first", says=parts["first"]) if parts.get("first") else None,
+        first=sentence("look_first", says=first) if first else None,
         rule=finding.rule,
         launches=vars(run).get("launches", ()) if isinstance(run, Run) else (),
     )

@@ -69,12 +69,15 @@ class Code:
         return {name: tree for name, tree in trees.items() if tree is not None}
 
     def with_names(self, names: dict[str, Any]) -> FunctionType:
-        """A copy of `function` with other globals."""
-        fn = self.function
-        assert fn is not None
-        copy = FunctionType(fn.__code__, names, fn.__name__, fn.__defaults__, fn.__closure__)
-        copy.__kwdefaults__ = fn.__kwdefaults__
-        return copy
+        """A copy of `function` with other globals, in which the answer's functions are copied, too.
+
+        names: changed in place: a helper that a kernel calls is also found in the kernel's globals.
+        """
+        assert self.function is not None
+        for name, value in names.items():
+            if isinstance(value, FunctionType) and value.__globals__ is self.names:
+                names[name] = _copy(value, names)
+        return _copy(self.function, names)
 
     @property
     def starter(self) -> str | None:
@@ -121,6 +124,12 @@ class Code:
         """The names of the functions that still equal the starter's."""
         handed_out = _starter(self.puzzle)
         return [n for n, tree in self.trees.items() if _regions.same_code(tree, handed_out[n])]
+
+
+def _copy(fn: FunctionType, names: dict[str, Any]) -> FunctionType:
+    copy = FunctionType(fn.__code__, names, fn.__name__, fn.__defaults__, fn.__closure__)
+    copy.__kwdefaults__ = fn.__kwdefaults__
+    return copy
 
 
 @functools.lru_cache(maxsize=64)

@@ -281,6 +281,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(M=128, K=256, N=384, sizes=(50, 0, 40, 3)),  # a block of 128 in each step
+        dict(M=32, K=2048, N=128, sizes=(12, 0, 9)),  # all blocks in a step
         # several blocks in a step, several steps
         dict(M=96, K=14_336, N=128, sizes=(40, 0, 30), dtype="bfloat16"),
         # many experts; no visit to the last tile, and tiles that hang over

@@ -19,6 +19,7 @@ import puzzles
 from puzzles._check import verdict_page
 from puzzles._judge import judge
 from puzzles._judge.explain.by_facts import block_map, like_others
+from puzzles._judge.explain.edits import edits
 from puzzles._judge.numbers import compare
 from puzzles._judge.origin import origin
 from puzzles._launch import trace_call
@@ -85,6 +86,24 @@ def test_of_several_planes_that_with_the_first_wrong_block_is_drawn() -> None:
     assert title == "output blocks [1, :, :] of o_ref (. right, x wrong):"
     assert rows == ["  0 1", "0 x .", "1 . .", "2 . .", "3 . .", "wrong: 2 of 24 blocks"]
     assert "blocks of o_ref" in drawn((4, 4), (1, 0))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("y = x * i * n + j + 1", "y = x * (i * n + j + 1)"),
+        ("y = x[j]", "y = x[i]"),
+        ("y[...] = x", "y[...] += x"),
+        ("y = i < n", "y = i < n - 1"),
+        ("y = jnp.where(c, a, b)", "y = jnp.where(c, b, a)"),
+        ("y = i % n", "y = i // n"),
+    ],
+)
+def test_small_edits_of_a_line(wrong: str, right: str) -> None:
+    start = "def kernel(x):\n    i, j = indices()\n    "
+    after = {text for _, _, line, text in edits(start + wrong, frozenset()) if line == wrong}
+    assert start + right in after
+    assert not edits(start + wrong, frozenset([wrong, "i, j = indices()"]))
 
 
 def test_axes_of_one_block_are_no_planes() -> None:

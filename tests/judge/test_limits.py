@@ -15,6 +15,7 @@ import puzzles
 from puzzles._author.repository import ROOT
 from puzzles._judge import answer, judge
 from puzzles._judge.case import Case
+from puzzles._judge.explain import by_trying
 from puzzles._puzzle import variant
 
 ROW_SUM = puzzles.find("row_sum")
@@ -50,6 +51,16 @@ def test_a_python_loop_over_blocks_is_not_traced_at_the_production_shape() -> No
     verdict = judge(puzzles.find("vector_add"), vector_add)
     assert verdict.rule == "grown-kernel"
     assert max(lengths) == 2**24 // 64
+
+
+def test_no_variant_is_run_by_jax_if_numpy_runs_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known mistake of this puzzle uses a semaphore that does not exist: JAX takes seconds."""
+    by_jax: list[object] = []
+    monkeypatch.setattr(by_trying, "in_jax", by_jax.append)
+    by_trying.mistaken.cache_clear()
+    verdict = judged("paged_window_attention", ("& (column < length)", "& (column < length - 1)"))
+    assert "& (column < length - 1)`: changing that line alone" in str(verdict)
+    assert by_jax == []
 
 
 def test_one_buffer_is_remarked_on() -> None:

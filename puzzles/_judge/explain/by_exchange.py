@@ -13,6 +13,7 @@ import difflib
 import inspect
 import itertools
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,7 +25,9 @@ from puzzles import _regions
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.case import Case, cases
 from puzzles._judge.explain.by_trying import first_wrong
+from puzzles._judge.explain.edits import edits
 from puzzles._judge.numbers import on_tpu
+from puzzles._judge.questions.work import audit
 from puzzles._puzzle import Puzzle
 from puzzles._rules import sentence
 
@@ -33,6 +36,7 @@ _PARTNERS = 3  # right answers to exchange code with: the most similar ones
 _ALIKE = 0.5  # similarity of lines with variables of equal use
 _PLACES = 3  # in which lines differ, if two places are exchanged at once
 _TOKENS = 4  # that differ at most between two expressions to exchange
+_EDITS = 48  # of the learner's own code, tried at most in a function
 _EXPRESSIONS = 16  # exchanged at most in a function
 _EXCHANGED = {
     "replace": "line_exchanged_replace",
@@ -60,7 +64,7 @@ class _Exchange:
 
 
 def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
-    """The learner's lines that, replaced by those of a right answer, make it right, or None.
+    """The learner's lines that, edited or replaced by a right answer's, make it right, or None.
 
     corrects: the key of the words for that.
 
@@ -72,7 +76,22 @@ def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
     tried: set[str] = set()
     written = [_Written(inspect.getsource(code.written[n]), t) for n, t in code.trees.items()]
     pairs = [(own, _partners(puzzle, own.tree.name, own.lines)) for own in written]
-    for exchanges in (_lines, _expressions, _several_lines):
+    fixed = frozenset(line.strip() for line in puzzle.starter_text.splitlines())
+
+    def edits_of_own(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange]:
+        del partners  # no right answer is needed
+        attempts = edits(own.source, fixed) if len(own.lines) > 2 else []
+        for _, kind, line, text in attempts[:_EDITS]:
+            words = "line_order" if kind == "order" else _EXCHANGED["replace"]
+            yield _Exchange(text, words, line, everywhere=True)
+
+    # Unsafe copies mostly lack a wait; wrong numbers mostly come from one line.
+    lines = (
+        (_single_lines, edits_of_own, _lines)
+        if corrects == "corrects_numbers"
+        else (_lines, edits_of_own)
+    )
+    for exchanges in (*lines, _expressions, _several_lines):
         for own, partners in pairs:
             for exchange in exchanges(own, partners):
                 if exchange.text in tried:
@@ -114,8 +133,12 @@ def _grows(node: ast.AST) -> bool:
 
 
 def _right(answer: Answer, case: Case) -> bool:
+    """True if the numbers are right, the audit passes, and NumPy can run it: JAX takes seconds."""
     changed = answer.on(case)
-    return first_wrong(changed) is None and changed.differs is None
+    if first_wrong(changed) is not None or changed.in_numpy is None:
+        return False
+    audited = case.puzzle is answer.puzzle  # the part of a glance has fewer launches
+    return changed.differs is None and not (audited and audit(changed))
 
 
 class _Written:
@@ -123,6 +146,7 @@ class _Written:
 
     def __init__(self, source: str, tree: ast.FunctionDef) -> None:
         self.tree, self.lines = tree, _statements(tree)
+        self.source = textwrap.dedent(source)
         self._source = source.splitlines()
 
     @cached_property
@@ -248,6 +272,22 @@ def _tokens(code: str) -> list[str]:
 
 def _likeness(one: Sequence[str], other: Sequence[str]) -> float:
     return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
+
+
+def _single_lines(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange]:
+    """Yield deletions of a line, and exchanges of a line for the most similar line."""
+    for theirs in partners if len(own.lines) > 2 else ():  # else it is the whole function
+        for how, i, j, k, end in _opcodes(own.lines, theirs):
+            if how == "delete" and j - i == 1:
+                text = _spliced(own.lines, theirs, (i, j, k, end))
+                yield _Exchange(text, _EXCHANGED[how], own.shown(i, i, "")[0])
+        for i, line in enumerate(own.lines[1:], start=1):
+            likeness = [_likeness(line, other) for other in theirs]
+            k = likeness.index(max(likeness))
+            if _ALIKE < likeness[k] < 1 and _indent(line) == _indent(theirs[k]):
+                shown, _ = own.shown(i, i, theirs[k])
+                text = _spliced(own.lines, theirs, (i, i + 1, k, k + 1))
+                yield _Exchange(text, _EXCHANGED["replace"], shown)
 
 
 def _lines(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange]:

@@ -82,16 +82,21 @@ def garbage_kinds(launches: Sequence[Launch]) -> frozenset[str]:
     return frozenset(kinds & {"read_early", "not_stored_in_all", "never_stored"})
 
 
-def undone(run: Run) -> str | None:
-    """Refs that a launch never reads or writes, or a buffer that is used while in flight."""
-    if (fact := _first_fact(run, "never_stored", "never_used")) is not None:
+def never_stored(run: Run) -> str | None:
+    """A Ref that a launch never writes."""
+    return _first_fact(run, "never_stored")
+
+
+def unused(run: Run) -> str | None:
+    """A Ref that a launch never reads, or a buffer that is used while in flight."""
+    if never_stored(run) is None and (fact := _first_fact(run, "never_used")) is not None:
         return fact
     bad = (f for launch in _launches(run) for f in faults_of_copies(launch))
-    return next((f.says for f in bad if f.kind == "hazard"), None) or _copied_in_part(run)
+    return next((f.says for f in bad if f.kind == "hazard"), None)
 
 
-def _copied_in_part(run: Run) -> str | None:
-    """An array in HBM of which the kernel copies less than there is, and than the reference."""
+def copied_in_part(run: Run) -> str | None:
+    """An array in HBM that the reference copies whole, and the kernel in part."""
     usual = run.case.reference.launches if run.puzzle.kernel else ()
     theirs = [o for launch in usual for o in (*launch.inputs, *launch.outputs)]
     for launch in _launches(run):
@@ -102,7 +107,7 @@ def _copied_in_part(run: Run) -> str | None:
                 for o in theirs
                 if (o.shape, o.output) == (operand.shape, operand.output)
             )
-            if not operand.piped and 0 < operand.hbm_bytes < min(size, max(alike, default=0)):
+            if not operand.piped and 0 < operand.hbm_bytes < size <= max(alike, default=0):
                 part, whole = amounts(operand.hbm_bytes, size)
                 words = "copied_out_in_part" if operand.output else "copied_in_part"
                 return sentence(words, name=operand.name, part=part, whole=whole)

@@ -10,23 +10,45 @@ import jax
 import numpy as np
 
 from puzzles._judge.answer import Run
-from puzzles._judge.case import Case, cases, execute, fresh_case
+from puzzles._judge.case import Case, cases, fresh_case, in_jax
 from puzzles._judge.explain.by_facts import explains, fault, garbage_kinds
-from puzzles._judge.numbers import compare
+from puzzles._judge.numbers import compare, on_tpu
 from puzzles._judge.questions import MAY_RUN
 from puzzles._launch import Traced, faults, trace_call
 from puzzles._program import fingerprint
 from puzzles._puzzle import Mistake, Puzzle, mutate
 from puzzles._regions import RegionError
 from puzzles._rules import Breach, sentence
+from puzzles._simulator import step_by_step
 
 _CAUSES = 3  # named at most, if all wrong numbers are NaN
 
 
 def mistake_on_record(run: Run) -> str | None:
-    """The message of the known mistake with the same program or the same numbers, or None.
+    """The message of the only known mistake with the same program or the same numbers, or None."""
+    if len(matches := _mistakes_like(run)) != 1:
+        return None
+    key = "all_wrong_is_nan" if _only_nan(run) else "known_numbers"
+    return sentence(key, what=_kind(run.puzzle), mistake=matches[0].name, says=matches[0].says)
 
-    NaN does not distinguish mistakes, so up to `_CAUSES` of them are listed: those that read or
+
+def mistakes_on_record(run: Run) -> str | None:
+    """The list of known mistakes, two or more, that give NaN as the answer does, or None."""
+    if len(matches := _mistakes_like(run)) < 2:
+        return None
+    listed = "".join(f"\n- {mistake.name}: {mistake.says}." for mistake in matches)
+    return sentence("several_give_nan", what=_kind(run.puzzle), listed=listed)
+
+
+def _kind(puzzle: Puzzle) -> str:
+    return "kernel" if puzzle.kernel else "function"
+
+
+@lru_cache(maxsize=1)
+def _mistakes_like(run: Run) -> list[Mistake]:
+    """The known mistakes with the same program or the same numbers.
+
+    NaN does not distinguish mistakes, so there may be up to `_CAUSES` of them: those that read or
     leave garbage in the same ways as the answer.
 
     On the cases before this case and on the next, it must give the same numbers as the answer; an
@@ -35,7 +57,7 @@ def mistake_on_record(run: Run) -> str | None:
     """
     case, puzzle = run.case, run.puzzle
     if case.fresh:  # known mistakes fail a listed case, and the answer passed all
-        return None
+        return []
     cause = fault(run)
     program = fingerprint(run.traced.jaxpr) if puzzle.kernel else None
     only_nan = _only_nan(run)
@@ -45,7 +67,7 @@ def mistake_on_record(run: Run) -> str | None:
     same_programs = (
         m
         for m in mistakes
-        if program is not None and program == _program_of(case, m) and _right_before(case, m)
+        if program is not None and program == _program_of(case, m) and _right_before(run, m)
     )
     compared = [] if cause is not None and only_nan else mistakes
     # `emit_pipeline` in a kernel hides how its blocks are read: then there are no kinds.
@@ -54,15 +76,7 @@ def mistake_on_record(run: Run) -> str | None:
     same_numbers = (m for m in compared if run.answer.affords(case) and _same_values(run, m))
     # Programs of all mistakes before the numbers of any: several mistakes may give equal numbers.
     candidates = list(itertools.islice(same_programs, 1))
-    candidates = candidates or list(itertools.islice(same_numbers, _CAUSES if only_nan else 1))
-    if not candidates:
-        return None
-    kind, mistake = "kernel" if puzzle.kernel else "function", candidates[0]
-    if len(candidates) > 1:
-        listed = "".join(f"\n- {mistake.name}: {mistake.says}." for mistake in candidates)
-        return sentence("several_give_nan", what=kind, listed=listed)
-    key = "all_wrong_is_nan" if only_nan else "known_numbers"
-    return sentence(key, what=kind, mistake=mistake.name, says=mistake.says)
+    return candidates or list(itertools.islice(same_numbers, _CAUSES if only_nan else 1))
 
 
 def _likest_first(run: Run) -> list[Mistake]:
@@ -94,34 +108,49 @@ def _same_values(run: Run, mistake: Mistake) -> bool:
 
     A single case is not enough: all answers that wrongly read a huge number give that number.
     """
-    case = run.case
     return (
-        _right_before(case, mistake)
-        and _gives(case, mistake, run.flat)
-        and all(_gives(later, mistake, elsewhere(run, later)) for later in _after(case, mistake))
+        _right_before(run, mistake)
+        and _gives(run, mistake, run.flat)
+        and all(
+            _gives(run.answer.on(later), mistake, elsewhere(run, later))
+            for later in _after(run, mistake)
+        )
     )
 
 
-def _after(case: Case, mistake: Mistake) -> Iterator[Case]:
-    """Yield the cases after `case`, then a random case, up to the first that the mistake fails."""
-    puzzle = case.puzzle
+def _after(run: Run, mistake: Mistake) -> Iterator[Case]:
+    """Yield the cases after the case of `run`, then a random case, until the mistake fails one."""
+    case, puzzle = run.case, run.case.puzzle
     fresh = fresh_case(puzzle, case.seed)
     for later in (*cases(puzzle, case.seed)[case.number + 1 :], *([fresh] if fresh else [])):
         yield later
-        if not _gives(later, mistake, jax.tree.leaves(later.expected)):
+        if not _right(run, later, mistake):
             return
 
 
-def _right_before(case: Case, mistake: Mistake) -> bool:
-    before = cases(case.puzzle, case.seed)[: case.number]
-    return all(_gives(earlier, mistake, jax.tree.leaves(earlier.expected)) for earlier in before)
+def _right_before(run: Run, mistake: Mistake) -> bool:
+    before = cases(run.case.puzzle, run.case.seed)[: run.case.number]
+    return all(_right(run, earlier, mistake) for earlier in before)
 
 
-def _gives(case: Case, mistake: Mistake, numbers: Sequence[np.ndarray] | None) -> bool:
-    theirs = mistaken(case, mistake)
+def _right(run: Run, case: Case, mistake: Mistake) -> bool:
+    return _gives(run.answer.on(case), mistake, jax.tree.leaves(case.expected))
+
+
+def _gives(run: Run, mistake: Mistake, numbers: Sequence[np.ndarray] | None) -> bool:
+    """True if a mistake gives these numbers on the case of `run`."""
+    theirs = mistaken(run.case, mistake, _needs_jax(run))
     if theirs is None or numbers is None:
         return theirs is numbers
-    return alike(case.puzzle, theirs, numbers)
+    return alike(run.case.puzzle, theirs, numbers)
+
+
+def _needs_jax(run: Run) -> bool:
+    """True if NumPy cannot run the answer on this case."""
+    try:
+        return run.puzzle.kernel and run.in_numpy is None
+    except Exception:  # it raises, and has no numbers
+        return False
 
 
 def alike(puzzle: Puzzle, left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> bool:
@@ -176,13 +205,20 @@ def _garbage_kinds_of(case: Case, mistake: Mistake) -> frozenset[str]:
 
 
 @lru_cache(maxsize=512)
-def mistaken(case: Case, mistake: Mistake) -> tuple[np.ndarray, ...] | None:
-    """The flat results of a wrong solution, computed once; None if it raises."""
+def mistaken(case: Case, mistake: Mistake, by_jax: bool = False) -> tuple[np.ndarray, ...] | None:
+    """The flat results of a wrong solution, computed once; None if it raises.
+
+    by_jax: JAX runs it if NumPy cannot, which takes seconds.
+    """
     try:
         if not case.puzzle.kernel:
             plain = case.plainly(_wrong(case.puzzle, mistake))
             return tuple(np.asarray(x) for x in jax.tree.leaves(plain))
-        return tuple(execute(_traced(case, mistake)))
+        traced = _traced(case, mistake)
+        flat = None if on_tpu() else step_by_step(traced)
+        if flat is None and (by_jax or on_tpu()):
+            flat = in_jax(traced)
+        return None if flat is None else tuple(flat)
     except Exception:
         return None
 
