@@ -12,13 +12,13 @@ from puzzles import INTERPRET
 # ## barrier_first: is my neighbour there yet?
 #
 # Devices do not start a kernel at the same moment. If you send to a device that is still running
-# the previous kernel, your data land in memory which that kernel uses.
+# the previous kernel, your data may land in memory which that kernel uses.
 #
 # Until now Pallas took care of it: before the kernel, all devices waited for one another. A kernel
 # that uses a **barrier semaphore** does this itself, and waits only for the devices that it needs:
 #
 # ```python
-# sem = pltpu.get_barrier_semaphore()            # which one: the launch's collective_id
+# sem = pltpu.get_barrier_semaphore()            # chosen by the launch's collective_id
 # pl.semaphore_signal(sem, 1, device_id=(2,))    # adds 1 to it on device 2
 # pl.semaphore_wait(sem, 3)                      # waits until it is at least 3, then takes 3 off
 # ```

@@ -29,7 +29,7 @@ from puzzles.collectives import barrier, neighbours
 # In each step start **both** copies, then wait for both: otherwise they take turns, and nothing is
 # gained. JAX's own
 # [`all_gather`](https://github.com/jax-ml/jax/blob/main/jax/experimental/pallas/ops/tpu/all_gather.py)
-# works like this.
+# also sends halves both ways.
 
 
 # %%

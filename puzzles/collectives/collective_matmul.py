@@ -153,8 +153,8 @@ def collective_matmul(
 
 # %% [markdown]
 # On v5e a product takes about as long as a copy, so overlapping them pays. `all_gather_matmul` needs
-# no second direction, but here its result alone would fill 64 MiB of VMEM. `collective_matmul` reads
-# all of `w` again for each half, and waits for its first block each time. On v6e the matrix unit is almost five
+# no second direction, but at this size its result alone would fill 64 MiB of VMEM. `collective_matmul`
+# reads all of `w` again for each half, and waits for its first block each time. On v6e the matrix unit is almost five
 # times as fast and the links are twice as fast, so the wire decides, and the second direction pays.
 #
 # Use XLA's collective when nothing can run meanwhile, or when it overlaps by itself: XLA splits a

@@ -26,7 +26,7 @@ from puzzles.collectives import barrier
 # wait for copies whose sizes others chose? You know **how many** rows they send you in all, and a semaphore
 # counts bytes: describe a copy of that many rows, and wait for it.
 #
-# In `pl.ds(start, size)` the size may be data. Rows have the shape `(1, H)`, so the axis of rows is
+# In `pl.ds(start, size)` the size may be traced. Rows have the shape `(1, H)`, so the axis of rows is
 # not tiled, and any number of them can be copied. `o` begins as zeros, by `input_output_aliases`, and
 # rows that nobody fills stay zero.
 
@@ -59,7 +59,7 @@ def dispatch_tokens_kernel(
     barrier(*others)
 
     def rows_for(device):
-        # My rows for a device, and their place there: two parts of Refs.
+        # Two slices: my rows for a device in x_ref, and their place there in o_ref.
         ### BEGIN SOLUTION
         size = sizes_ref[device]
         source = x_ref.at[pl.ds(starts_ref[device], size)]

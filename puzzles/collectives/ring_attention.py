@@ -183,7 +183,7 @@ PUZZLE = Puzzle(
         "Compare the owner of the shard with `me`. What does an earlier shard need, what your own, "
         "and what a later one?",
         "Under `pl.when(owner <= me)` one step of flash attention, with the causal mask only for "
-        "the own shard. The copy does not stand under `pl.when`.",
+        "your own shard. The copy is not under `pl.when`.",
         "`attend`: the owner; scores, mask, new maximum, weights, and the factor by which the old "
         "sums shrink; update `l`, `acc` and `m`. The step: start, attend, wait.",
     ],

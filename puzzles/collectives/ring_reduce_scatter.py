@@ -16,8 +16,9 @@ from puzzles.collectives import barrier, neighbours
 # (`lax.psum_scatter`). Each device has one chunk for every device, `x[0]` to `x[n - 1]`. Device `d`
 # must end with the sum of `x[d]` over all devices.
 #
-# So let the **sum** travel. It starts one device to the right of its home, the device that needs
-# it, and goes around the ring. Each device adds its own chunk for that home. The home adds last:
+# So let the **sum** travel. Its home is the device that needs it. The sum starts one device to the
+# right of its home and goes around the ring. Each device adds its chunk for that home. The home adds
+# last:
 #
 # ```text
 # the sum for device 0:   starts on device 1  ->  2  ->  3  ->  0

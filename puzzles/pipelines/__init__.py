@@ -54,7 +54,7 @@ SETUP = """
 from puzzles import kernels_on_old_jax, pipelines_on_cpu
 
 pipelines_on_cpu()  # lets `emit_pipeline` run without a TPU; on a TPU it does nothing
-kernels_on_old_jax()  # adds `pl.kernel` to a JAX before 0.11; on newer ones it does nothing
+kernels_on_old_jax()  # lets `pl.kernel` run on a JAX before 0.11; on newer ones it does nothing
 """
 
 INTRO = """
@@ -76,7 +76,7 @@ PARTS = {
 Start a copy, wait for it, and keep the next copy in flight while you compute.""",
     "pipelined_add": """## Part II: the pipeline as a function
 
-The same plan, as a library function: grids inside kernels, with lengths that are data.""",
+The same plan, as a library function: grids inside kernels, with lengths that may be traced.""",
     "gather_pages": """## Part III: serving
 
 Pages, a table that finds them, and attention over them.""",

@@ -18,9 +18,10 @@ from puzzles import INTERPRET
 # ![Copies as bars over time. Pages come into two slots. From a slot with new rows, copies of these rows leave while the kernel computes and the next page arrives.](diagrams/pipelines/append_to_pages.svg)
 #
 # **One memory.** `input_output_aliases={operand: output}` makes an output share an operand's
-# memory: all other rows stay. Prefetched arrays count as operands. Use `pages_ref`, the output.
+# memory: unwritten rows stay unchanged. Prefetched arrays count as operands. Use `pages_ref`,
+# the output.
 #
-# **No way back.** The new rows are in VMEM already. Store them in the slot, among the page's old
+# **No round trip.** The new rows are already in VMEM. Store them in the slot, among the page's old
 # rows: the sum reads them there, and the copies out start there.
 #
 # **Who waits?** Not the round that sends: nothing would hide its wait. The next copy **into** that
@@ -68,7 +69,7 @@ def append_to_pages_kernel(
         jax.lax.fori_loop(first, last, lambda t, _: do(t, length + t - i * page), None)
 
     def send(i, slot, do):
-        # Calls `do`, `started` or `awaited`, with the copy of each new row of page i from `slot`.
+        # Calls `do` (`started` or `awaited`) with each copy of a new row of page i, out of `slot`.
         ### BEGIN SOLUTION
         def one(t, row):
             target = pages_ref.at[table_ref[b * most + i], row]

@@ -90,7 +90,7 @@ PUZZLE = Puzzle(
         "`emit_pipeline(...)` returns a function of the Refs in HBM. `pl.kernel(...)` returns a "
         "function of the arrays.",
         "A grid of rows of blocks by columns of blocks; y's index map ignores i; and the launch "
-        "has a form for the result, a mesh, and `interpret=INTERPRET`.",
+        "has the result's shape and dtype, a mesh, and `interpret=INTERPRET`.",
     ],
     explain="""`emit_pipeline` is the copying half of `pallas_call`. So a body that was written for
     blocks serves both entry points unchanged.""",

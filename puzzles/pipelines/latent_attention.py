@@ -30,7 +30,7 @@ from puzzles import INTERPRET
 # The rest is `paged_grouped_attention` with a single key head. `q` is already scaled. A matmul after
 # this kernel expands the latent output of each head.
 #
-# Write `fetch`, the use of a page, and the scratch.
+# Write `fetch`, the call of `attend`, and the scratch.
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
@@ -139,7 +139,7 @@ def latent_attention(
                 pl.BlockSpec(memory_space=pl.ANY),
             ],
             out_specs=pl.BlockSpec((None, N, V), lambda b, *_: (b, 0, 0)),
-            # `slots`, `sems`, then m, l and the sum in f32: (N, 1), (N, 1) and as wide as a value.
+            # `slots`, `sems`, then m, l and acc in f32: (N, 1), (N, 1) and as wide as a value.
             ### BEGIN SOLUTION
             scratch_shapes=[
                 pltpu.VMEM((2, page, D), pages.dtype),
@@ -248,9 +248,9 @@ PUZZLE = Puzzle(
         "does the second product use?",
         "`pages_ref.at[number]` is a page in HBM, `slots.at[slot]` its place in VMEM. A value that "
         "was read from a slot can be sliced; no byte of it comes from HBM again.",
-        "`fetch` returns one description of a copy. The use of a page: replace the rows that do "
+        "`fetch` returns one description of a copy. The call of `attend`: replace the rows that do "
         "not count by zeros, once; pass all of them as keys, and their first V lanes as values. "
-        "The scratch: two pages, two semaphores, and f32 for m, l and the sum, which is V wide.",
+        "The scratch: two pages, two semaphores, and f32 for m, l and acc, which is V wide.",
     ],
     explain="""Keys and values share a buffer, so each page is read once for both. In the reference
     this halves the bytes of pages, compared with separate arrays of this width for keys and values.""",

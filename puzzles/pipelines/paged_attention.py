@@ -231,8 +231,8 @@ PUZZLE = Puzzle(
         "`jnp.minimum` and `jnp.maximum` keep an index in its bounds.",
         "In the kernel: under `pl.when`, compare the keys' numbers in the sequence with the "
         "length, once as a row for `seen`, once as a column that chooses between a value and "
-        "0; call `attend`. In the map: the number of the last page, at least 0; then the entry "
-        "of the smaller of `i` and it.",
+        "0; call `attend`. In the map: the number of the last page, at least 0; the smaller "
+        "of that number and `i`; then the table's entry with that number.",
     ],
     explain="""In the reference the guard saves the work on pages that hold no key of the sequence, and
     the repeated index saves their copies, except one page of a sequence without keys. The masks

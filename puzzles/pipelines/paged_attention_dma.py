@@ -24,7 +24,7 @@ from puzzles import INTERPRET
 # So there is one grid step per sequence. Pages stay in HBM, and you copy them as in
 # `double_buffered_matmul`: per round one page of keys and one of values, with two slots for each.
 #
-# New is *where* a copy begins: at the page that the table names. And a sequence may have **no**
+# Two things are new. A copy's source is the page that the table names. And a sequence may have **no**
 # page. Then start nothing, not even in the prologue: nothing would wait for it, and the next
 # sequence would find a copy into its slot in flight.
 
@@ -82,7 +82,7 @@ def paged_attention_dma_kernel(
     k_slots, v_slots, sems, m_ref, l_ref, acc_ref,
 ):  # fmt: skip
     b, page = pl.program_id(0), k_slots.shape[1]
-    length, most = lengths_ref[b], table_ref.shape[0] // pl.num_programs(0)  # entries of a sequence
+    length, most = lengths_ref[b], table_ref.shape[0] // pl.num_programs(0)  # most: table's width
     n = pl.cdiv(length, page)
 
     def fetch(i, slot):

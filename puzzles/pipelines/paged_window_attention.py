@@ -33,8 +33,8 @@ from puzzles import INTERPRET
 # o = Σ exp(score) v / (exp(sink) + Σ exp(score))
 # ```
 #
-# No page holds this key. But the online softmax has to start somewhere: what are `m`, `l` and the
-# sum after the sink alone?
+# No page holds this key. But the online softmax has to start somewhere: what are `m`, `l` and
+# `acc` after the sink alone?
 #
 # `sinks_ref` holds the sinks of the group, (group, 1). `attend` takes `seen`, (1, page), and values
 # without NaN.
@@ -105,7 +105,7 @@ def paged_window_attention_kernel(
         for copy in fetch(first, jax.lax.rem(first, 2)):
             copy.start()
 
-    # The online softmax after the sink: m, l and the sum.
+    # The online softmax after the sink: m, l and acc.
     ### BEGIN SOLUTION
     m_ref[...] = sinks_ref[...]
     l_ref[...] = jnp.ones_like(l_ref)
@@ -292,7 +292,7 @@ PUZZLE = Puzzle(
         "A weight is exp(score - m). `broadcasted_iota` numbers the columns of `seen`, and the "
         "rows of v.",
         "The first page has position `length - window`, or 0 if that is negative. m starts as the "
-        "sink, l as one, the sum as zero. Mask keys and values on both sides of the window.",
+        "sink, l as one, acc as zero. Mask keys and values on both sides of the window.",
     ],
     explain="""The loop begins with the page in which the window begins, so the cost depends on the
     window and not on the length. In the reference the sink costs nothing: it is where the online

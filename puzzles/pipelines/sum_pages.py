@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## sum_pages: four copies, one wait
 #
-# A page is small, and every round has a fixed cost. So copy four pages per round, each from its
-# place in the table, side by side into one slot.
+# A page is small, and every round has a fixed cost. So a round copies the pages of four
+# table entries, side by side, into one slot.
 #
 # ```text
 # table = [5, 2, 7, 1,   3, 0, 6, 4]
@@ -23,8 +23,8 @@ from puzzles import INTERPRET
 # ```
 #
 # Four copies, four semaphores? One is enough. It counts **bytes**, and each copy adds its own.
-# `.wait()` waits for as many as *its* description has, whichever copies brought them, and takes
-# them off. So one wait for a whole slot is a wait for all four. Its description may even have the
+# `.wait()` waits for as many bytes as *its own* description has, whichever copies brought them, and
+# takes them off. So one wait for a whole slot is a wait for all four. Its description may even have the
 # slot as its source: you never start it, so nothing is copied.
 #
 # The two slots still need a semaphore each: otherwise the next round's bytes could end this round's
@@ -42,7 +42,7 @@ def sum_pages_spec(
 def sum_pages_kernel(table_ref, pages_ref, o_ref, slots_ref, sems):
     rounds = table_ref.shape[0] // 4
 
-    def send_for(i, slot):
+    def start_copies(i, slot):
         # Start the copies of pages 4 i … 4 i + 3 of the table into the four places of the slot.
         ### BEGIN SOLUTION
         for r in range(4):
@@ -50,7 +50,7 @@ def sum_pages_kernel(table_ref, pages_ref, o_ref, slots_ref, sems):
             pltpu.make_async_copy(page, slots_ref.at[slot, r], sems.at[slot]).start()
         ### END SOLUTION
 
-    send_for(0, 0)
+    start_copies(0, 0)
     o_ref[...] = jnp.zeros_like(o_ref)
 
     def add(i, _):
@@ -58,7 +58,7 @@ def sum_pages_kernel(table_ref, pages_ref, o_ref, slots_ref, sems):
 
         @pl.when(i + 1 < rounds)
         def _():
-            send_for(i + 1, 1 - slot)
+            start_copies(i + 1, 1 - slot)
 
         # Wait once, for all four copies.
         ### BEGIN SOLUTION
@@ -137,7 +137,7 @@ PUZZLE = Puzzle(
         "when all four pages are there, and which description has as many?",
         "`slots_ref.at[slot, r]` is one place, `slots_ref.at[slot]` the whole slot. A "
         "description is made by `pltpu.make_async_copy(source, target, sem)`, started or not.",
-        "In `send_for`: a Python loop over four places; name the page in the table's entry, "
+        "In `start_copies`: a Python loop over four places; name the page in the table's entry, "
         "describe its copy on the slot's semaphore, start it. Then one description whose target "
         "is the slot, and only `.wait()` of it.",
     ],
