@@ -40,8 +40,8 @@ from puzzles._ladders import (
     find,
     ladder_module,
     ladders,
+    numbered_heading,
     on_main_road,
-    star,
 )
 from puzzles._launch import trace_call
 from puzzles._program import over_mesh
@@ -351,7 +351,7 @@ def _link(name: str) -> str:
     puzzle = find(name)
     number = _siblings(name).index(name) + 1
     heading = next((m[1] for m in re.finditer("^# ## (.+)$", puzzle.text, re.MULTILINE)), name)
-    anchor = html.escape(f"{number}. {heading}{star(name)}".replace(" ", "-"), quote=True)
+    anchor = html.escape(numbered_heading(number, heading, name).replace(" ", "-"), quote=True)
     return f'<a href="#{anchor}" style="color:inherit">{html.escape(name)}</a>'
 
 

@@ -105,6 +105,11 @@ def star(name: str) -> str:
     return " ★" if name in _main_roads() else ""
 
 
+def numbered_heading(number: int, heading: str, name: str) -> str:
+    """A puzzle's heading as its notebook shows it, with its number and its mark."""
+    return f"{number}. {heading}{star(name)}"
+
+
 @cache
 def _main_roads() -> frozenset[str]:
     return frozenset().union(*(getattr(m, "MAIN_ROAD", ()) for m in _ladder_modules().values()))

@@ -16,7 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from puzzles import _regions
 from puzzles._author.report import problem
 from puzzles._author.repository import BuildError, Repository, at_line, setup_source
-from puzzles._ladders import star
+from puzzles._ladders import numbered_heading
 from puzzles._puzzle import Puzzle
 
 
@@ -77,8 +77,8 @@ def _number_heading(puzzle: Puzzle, cells: list[NotebookNode], number: int) -> N
         place = puzzle.place("# %%", author=False)
         raise BuildError(problem(place, "no_heading", heading=heading))
     first, *rest = cells[0].source.split("\n")
-    first = first.replace("## ", f"## {number}. ", 1) + star(puzzle.name)
-    cells[0].source = "\n".join([first, *rest])
+    first = numbered_heading(number, first.removeprefix("## "), puzzle.name)
+    cells[0].source = "\n".join([f"## {first}", *rest])
 
 
 def _append_check(puzzle: Puzzle, cells: list[NotebookNode]) -> None:

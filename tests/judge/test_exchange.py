@@ -109,3 +109,16 @@ def test_a_statement_at_the_wrong_place_is_to_be_moved() -> None:
 def test_no_exchange_runs_forever(loop: str, grows: bool) -> None:
     """A right answer appends to a list; with the learner's loop over it, it never ends."""
     assert any(map(_grows, ast.walk(ast.parse(loop)))) == grows
+
+
+def test_a_statement_that_is_missing_has_its_place() -> None:
+    verdict = judged(
+        "grouped_outer",
+        ("o_ref[...] = acc_ref[...].astype(o_ref.dtype)", "pass  # not written yet"),
+    )
+    assert "something is missing in place of `pass`: adding it alone" in str(verdict.first)
+
+
+def test_an_output_without_a_store_comes_before_the_first_nan() -> None:
+    verdict = judged("attention_dq", ("dq_ref[...] = acc_ref[...].astype(dq_ref.dtype)", "pass"))
+    assert "nothing is ever stored in `dq_ref`" in str(verdict.first)

@@ -44,6 +44,7 @@ _EXCHANGED = {
     "insert": "line_exchanged_insert",
     "append": "line_exchanged_append",
 }
+_EMPTY = "line_exchanged_empty"  # for `pass` as a function's only statement
 _LEAVES = (ast.Name, ast.Constant, ast.Starred)
 
 
@@ -317,6 +318,8 @@ def _in_a_row(own: _Written, partners: list[list[str]]) -> Iterator[tuple[int, _
         after = i == j and (i == len(own.lines) or _indent(theirs[k]) > _indent(own.lines[i]))
         line, more = own.shown(i - after, max(j - 1, i - after), "\n".join(theirs[k:end]))
         words = "line_exchanged_several" if more else _EXCHANGED["append" if after else how]
+        if "".join(own.lines[i:j]).strip() == "pass":
+            words = _EMPTY
         text = _spliced(own.lines, theirs, (i, j, k, end))
         yield max(j - i, end - k), _Exchange(text, words, line, more=more)
 

@@ -73,7 +73,8 @@ def garbage(run: Run) -> str | None:
     _, _, wrong = run.mismatch
     if not math.isnan(float(wrong.got)):
         return None
-    return _first_fact(run, "read_early") or _first_fact(run, "not_stored_in_all")
+    kinds = ("read_early", "not_stored_in_all", "never_stored")
+    return next(filter(None, (_first_fact(run, kind) for kind in kinds)), None)
 
 
 def garbage_kinds(launches: Sequence[Launch]) -> frozenset[str]:
