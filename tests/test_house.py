@@ -139,7 +139,7 @@ def test_whoever_opens_the_package_sees_a_handful_of_names() -> None:
     )
     names = {line.split("/")[1] for line in listed.stdout.splitlines()}
     assert set(WINGS) <= names
-    assert len(names - {"py.typed"}) <= 25
+    assert len(names - {"py.typed"}) <= 26
 
 
 @pytest.mark.parametrize(

@@ -32,5 +32,6 @@ def check_first(first: Int[Array, ""], L: int, E: int) -> None:
     """
     if not isinstance(first, jax.core.Tracer | jax.ShapeDtypeStruct) and not 0 <= first <= E - L:
         raise ValueError(
-            f"first is {first}: rhs has the weights of {L} of the {E} groups, so first is 0 to {E - L}"
+            f"first is {first}: rhs has the weights of {L} of the {E} groups, "
+            f"so first is 0 to {E - L}"
         )

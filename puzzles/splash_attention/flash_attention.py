@@ -47,7 +47,7 @@ def flash_attention_spec(
 
 
 def spread(x, like):
-    """Repeat the equal lanes of x, (rows, 128), to the width of `like`. Return a column unchanged."""
+    """Repeat the equal lanes of x, (rows, 128), to the width of `like`; a column stays."""
     n = like.shape[1]
     return x if x.shape[1] == 1 else jnp.tile(x, (1, pl.cdiv(n, 128)))[:, :n]
 

@@ -173,12 +173,12 @@ PUZZLE = Puzzle(
     outside=("cumsum",),
     tolerance=2e-4,  # the spec is in float64
     hints=[
-        "Go through the four arrows of the drawing. Each is e to the power of the sum at its end minus "
-        "the sum at its start. No such difference is above 0, because an arrow points forward in "
-        "time.",
+        "Go through the four arrows of the drawing. Each is e to the power of the sum at its end "
+        "minus the sum at its start. No such difference is above 0, because an arrow points "
+        "forward in time.",
         "The index `[:, -1:]` takes the last number of a row as (1, 1). Above the diagonal the "
-        "column minus the row is positive, so its exponential may be infinite: `jnp.where` drops it, "
-        "and a multiplication by 0 makes NaN of it.",
+        "column minus the row is positive, so its exponential may be infinite: `jnp.where` drops "
+        "it, and a multiplication by 0 makes NaN of it.",
         "Multiply the scores by the exponentials of the column minus the row, then mask them. "
         "Multiply q by the exponentials of the column, for its product with the state. Multiply k "
         "by the exponentials of the last sum minus the column, for the new state. Multiply the old "

@@ -245,8 +245,8 @@ PUZZLE = Puzzle(
         "contracts the last axes of ds and w for dx, and the first axes of x and ds for dw. "
         "`.astype` before the dot that takes ds.",
         "Four lines in `slopes`: a dot, an exponential, the words' numbers, and a `where` times g. "
-        "In each kernel two statements: ds, of the other operand's dtype; and a dot with an f32 result, "
-        "added to `acc_ref`.",
+        "In each kernel two statements: ds, of the other operand's dtype; and a dot with an f32 "
+        "result, added to `acc_ref`.",
     ],
     explain="""lse turns every block's logits into finished weights, so the blocks may come in any
     order: by rows for dx, by columns for dw. The label takes 1 from one weight, and the

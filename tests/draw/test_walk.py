@@ -484,7 +484,7 @@ def test_a_bug_hunt_marks_the_step_and_folds_the_remedy(shown):
     puzzles.show(launched.mistaken("double_buffered_sum", "forgets the prologue"))
     *hunts, ordinary = (page for _, page in shown)
     fold = sentence("the_remedy")
-    for page, says in zip(hunts, ("visited again", "before a wait", "may land in"), strict=True):
+    for page, says in zip(hunts, ("visited again", "before a wait", "may overwrite"), strict=True):
         before, _, after = page.partition(fold)
         assert says not in re.sub(r"<script.*?</script>", "", before, flags=re.DOTALL)
         assert says in after.partition("</details>")[0]

@@ -235,7 +235,7 @@ def test_ids_are_numbers_tuples_and_dicts(kind: str, axes: dict[str, int]) -> No
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # JAX 0.12 deprecates logical ids
 @pytest.mark.parametrize(
     ("kind", "says"),
-    [("MESH", "has 1 of 2 coordinates"), ("LOGICAL", "to device 6, and there are 4,")],
+    [("MESH", "has 1 of 2 coordinates"), ("LOGICAL", "to device 6, but there are only 4 devices")],
 )
 def test_an_id_of_another_mesh_is_found(kind: str, says: str) -> None:
     kinds = dict(device_id_type=getattr(pl.DeviceIdType, kind))

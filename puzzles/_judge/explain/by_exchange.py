@@ -207,7 +207,10 @@ def _partners(puzzle: Puzzle, name: str, own: list[str]) -> list[list[str]]:
 @lru_cache(maxsize=64)
 def _right_versions(puzzle: Puzzle, name: str) -> tuple[tuple[str, ...], ...]:
     """The lines of a function in the solution, and in alternatives that differ only there."""
-    texts = (puzzle.text, *(other.apply(puzzle.text) for other in puzzle.alternatives))
+    texts = [puzzle.text]
+    for other in puzzle.alternatives:
+        with suppress(_regions.RegionError):  # `verify` reports it
+            texts.append(other.apply(puzzle.text))
     usual, *others = [
         {n: tuple(_statements(tree)) for n, tree in _regions.functions(text).items()}
         for text in texts
@@ -276,12 +279,13 @@ def _likeness(one: Sequence[str], other: Sequence[str]) -> float:
 
 
 def _single_lines(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange]:
-    """Yield deletions of a line, and exchanges of a line for the most similar line."""
+    """Yield deletions of a line, code for `pass`, and exchanges for the most similar line."""
     for theirs in partners if len(own.lines) > 2 else ():  # else it is the whole function
         for how, i, j, k, end in _opcodes(own.lines, theirs):
-            if how == "delete" and j - i == 1:
+            empty = own.lines[i:j] and own.lines[i].strip() == "pass"
+            if j - i == 1 and (how == "delete" or empty):
                 text = _spliced(own.lines, theirs, (i, j, k, end))
-                yield _Exchange(text, _EXCHANGED[how], own.shown(i, i, "")[0])
+                yield _Exchange(text, _EMPTY if empty else _EXCHANGED[how], own.shown(i, i, "")[0])
         for i, line in enumerate(own.lines[1:], start=1):
             likeness = [_likeness(line, other) for other in theirs]
             k = likeness.index(max(likeness))
@@ -318,8 +322,6 @@ def _in_a_row(own: _Written, partners: list[list[str]]) -> Iterator[tuple[int, _
         after = i == j and (i == len(own.lines) or _indent(theirs[k]) > _indent(own.lines[i]))
         line, more = own.shown(i - after, max(j - 1, i - after), "\n".join(theirs[k:end]))
         words = "line_exchanged_several" if more else _EXCHANGED["append" if after else how]
-        if "".join(own.lines[i:j]).strip() == "pass":
-            words = _EMPTY
         text = _spliced(own.lines, theirs, (i, j, k, end))
         yield max(j - i, end - k), _Exchange(text, words, line, more=more)
 

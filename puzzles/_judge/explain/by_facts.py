@@ -73,8 +73,7 @@ def garbage(run: Run) -> str | None:
     _, _, wrong = run.mismatch
     if not math.isnan(float(wrong.got)):
         return None
-    kinds = ("read_early", "not_stored_in_all", "never_stored")
-    return next(filter(None, (_first_fact(run, kind) for kind in kinds)), None)
+    return _first_fact(run, "read_early") or _first_fact(run, "not_stored_in_all")
 
 
 def garbage_kinds(launches: Sequence[Launch]) -> frozenset[str]:
@@ -206,12 +205,12 @@ def rounds_on_the_way(run: Run) -> str | None:
 
 
 def not_finite(run: Run) -> str | None:
-    """The learner's line that makes the first value that is not finite."""
+    """The learner's line that makes the first value that is not finite; all outputs are stored."""
     _, _, wrong = run.mismatch
     traceable = run.puzzle.kernel or run.puzzle.jit
     if on_tpu() or not traceable or not math.isfinite(wrong.expected) or math.isfinite(wrong.got):
         return None
-    if not run.answer.affords(run.case):
+    if never_stored(run) is not None or not run.answer.affords(run.case):
         return None
     try:
         first = first_not_finite(run.traced)
