@@ -52,6 +52,16 @@ class Place:
         """Return True if two places certainly share an element."""
         return self.buffer == place.buffer and overlap(self.ranges, place.ranges)
 
+    def may_meet(self, place: Place) -> bool:
+        """Return False if two places certainly share no element."""
+        unknown = self.ranges is None or place.ranges is None
+        return self.buffer == place.buffer and (unknown or self.meets(place))
+
+    @property
+    def key(self) -> Hashable:
+        """The same for places of the same elements; None if the part is unknown."""
+        return None if self.ranges is None else (self.buffer, self.ranges)
+
 
 @dataclass(frozen=True, eq=False)
 class View:
@@ -67,6 +77,14 @@ class View:
         """Return True if two views share an element."""
         return np.shares_memory(self.array, view.array)
 
+    may_meet = meets
+
+    @property
+    def key(self) -> Hashable:
+        """The same for views of the same elements."""
+        array = self.array
+        return array.__array_interface__["data"], array.shape, array.strides
+
 
 @dataclass(frozen=True, eq=False)
 class Flight:
@@ -81,20 +99,6 @@ class Flight:
     size: int
     line: str
 
-    @property
-    def harmless(self) -> bool:
-        """True if a read of its target may come early: the target holds the bytes that it brings.
-
-        Only a run tells, so without a run this is True for the copies of `emit_pipeline`, which
-        writes blocks back and fetches them again. Integers of one value may be equal by chance,
-        because integer arguments are zeros unless they are given: False.
-        """
-        source, target = (getattr(end, "array", None) for end in (self.source, self.target))
-        if source is None or target is None:
-            return not self.line
-        proof = not np.issubdtype(source.dtype, np.integer) or len(np.unique(source)) > 1
-        return proof and source.tobytes() == target.tobytes()
-
 
 class Flights:
     """The copies of one launch between their starts and their waits."""
@@ -105,12 +109,32 @@ class Flights:
         self.due: Counter[Hashable] = Counter()  # bytes or signals without a wait
         self._waited: Counter[Hashable] = Counter()  # waits since the semaphore was last at zero
         self._ended: Flight | None = None  # the copy that the last wait ended
+        self._alike: dict[Hashable, Flight] = {}  # copies whose ends nothing has written since
+        self._again: set[Flight] = set()  # copies in flight between two ends that were alike
 
     def start(self, flight: Flight) -> None:
         """Add a copy, unless it has no elements."""
-        if flight.size:
-            self.flying.append(flight)
-            self.due[flight.semaphore] += flight.size
+        if not flight.size:
+            return
+        self.flying.append(flight)
+        self.due[flight.semaphore] += flight.size
+        ends = frozenset((flight.source.key, flight.target.key))
+        if ends in self._alike:  # in this direction or back
+            self._again.add(flight)
+            return
+        self.changed(flight.target)
+        if None not in ends:
+            self._alike[ends] = flight
+
+    def changed(self, place: Any) -> None:
+        """Note that a place is written: it no longer holds what a copy brought or took."""
+        for ends, copy in [*self._alike.items()]:
+            if copy.source.may_meet(place) or copy.target.may_meet(place):
+                del self._alike[ends]
+
+    def forget(self) -> None:
+        """Begin a grid step: its blocks may be new ones in the same buffers."""
+        self._alike = {}
 
     def wait(self, semaphore: Hashable, size: int) -> str:
         """Wait for `size` bytes. Return the key of a message if the wait never ends, else ""."""
@@ -127,6 +151,7 @@ class Flights:
             self._waited[semaphore] = 0
             self._ended = self.landed[-1]
             self.flying = [copy for copy in self.flying if copy.semaphore != semaphore]
+            self._again.difference_update(self.landed)
         return ""
 
     def left(self) -> Flight | None:
@@ -135,14 +160,18 @@ class Flights:
         return next((flights[-1] for flights in open_ends if flights), None)
 
     def forbidden(self, how: str, place: Any) -> str:
-        """The reason why the kernel must not access a place ("reads", "writes"); "" if it may."""
+        """The reason why the kernel must not access a place ("reads", "writes"); "" if it may.
+
+        It may read the target of a copy that brings the bytes which are there. `emit_pipeline` does
+        so when it fetches a block that it writes back unchanged.
+        """
         for flight in self.flying:
             writes = how == "writes"
             ends = {"writes_into" if writes else "reads_into": flight.target}
             if writes:
                 ends["writes_out_of"] = flight.source
             for key, end in ends.items():
-                if end.meets(place) and (writes or not flight.harmless):
+                if end.meets(place) and (writes or flight not in self._again):
                     line, waited = flight.line or "the kernel", self._waits(flight.semaphore)
                     return sentence(key, place=place, line=line, waited=waited)
         return ""

@@ -103,15 +103,22 @@ def taken(value: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
     return value
 
 
-def before_bitcast(value: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
-    """The view of an array that `taken` bitcasts, as far as transforms up to there tell.
+def before_bitcast(
+    bits: np.ndarray, value: np.ndarray, transforms: Sequence[Any]
+) -> np.ndarray | None:
+    """The view of an array whose bits `taken` returned; None if it returned only a part of a view.
 
     An index of leading axes after the bitcast counts too, because only the last two change.
     """
-    n = next(n for n, one in enumerate(transforms) if "Bitcast" in type(one).__name__)
+    if not bits.size or np.may_share_memory(bits, value):
+        return bits
+    casts = (n for n, one in enumerate(transforms) if "Bitcast" in type(one).__name__)
+    if (n := next(casts, None)) is None:  # a reshape of rows with gaps is a copy, too
+        return None
     view, after = taken(value, transforms[:n]), transforms[n + 1 : n + 2]
     leading = [_place(i) for one in after for i in getattr(one, "indices", ())[:-2]]
-    return view[(*leading, ...)]
+    view = view[(*leading, ...)]
+    return view if view.nbytes == bits.nbytes and np.may_share_memory(view, value) else None
 
 
 def unlike(value: np.ndarray, part: np.ndarray) -> np.ndarray:

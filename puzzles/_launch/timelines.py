@@ -161,6 +161,7 @@ class Follower:
         self.faults: dict[tuple[str, str], CopyFault] = {}  # by their words' name, and the line
         self.under_way: dict[Flight, int] = {}  # the places of their trips
         self.fresh = True  # the next event begins a new moment
+        self.certain = True  # the current event happens whatever the data are
         self.step, self.ids = 0, [0] * len(launch.grid)
         self.info: Any = None  # the source of the current equation
         self.copied: set[Any] = set()  # refs that are the source or the target of copies
@@ -191,6 +192,7 @@ class Follower:
     def enter(self, step: int) -> None:
         """Begin a grid step."""
         self.step, self.ids, self.fresh = step, self.launch.program_ids[step].tolist(), True
+        self.flights.forget()
 
     def sees(self, equation: JaxprEqn, values: Sequence[Any]) -> None:
         """Follow an equation before a run executes it; its refs are `Buffer`s."""
@@ -224,6 +226,7 @@ class Follower:
                 if most != least and event.name in COPIES:
                     raise _UnknownError("data_decide_the_copies")
                 if most:
+                    self.certain = most == least
                     self.handle(event, event.parts(self.ids))
             if self.launch.log.cut:
                 raise _UnknownError("goes_on_for_longer")
@@ -269,6 +272,8 @@ class Follower:
             how = "reads" if event.name == "get" else "writes"
             if why := self.flights.forbidden(how, place):
                 self.wrong("touched_too_early", **self.early(f"`{text}`", why, place))
+            if how == "writes" and self.certain:
+                self.flights.changed(place)
 
     def start(self, parts: Sequence[Part], text: str) -> None:
         """Start a copy, even a faulty copy, and note its first fault."""

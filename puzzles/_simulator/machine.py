@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._equations import Part, copy_ends, copy_parts, is_key, is_remote
+from puzzles._equations import Part, compiler_param, copy_ends, copy_parts, is_key, is_remote
 from puzzles._jax import JaxprEqn, made_by_a_pipeline, written_refs
 from puzzles._launch import (
     Flight,
@@ -26,6 +26,7 @@ from puzzles._launch import (
     View,
     accessed,
     before_bitcast,
+    bytes_of,
     happens,
     in_last_tile,
     line_of,
@@ -75,6 +76,7 @@ class Machine(NumpyInterpreter):
     ) -> None:
         super().__init__(observer)
         self.kernel, self.launch, self.how = call.params["jaxpr"], launch, how
+        self.unchecked = compiler_param(call.params["compiler_params"], "disable_bounds_checks")
         self.trail = trail
         self.parameters = parameter_names(call)
         self.names = [*self.parameters]  # of `buffers`
@@ -317,7 +319,8 @@ class Machine(NumpyInterpreter):
         if mask is not None:
             raise UnsupportedError("a load with a mask")
         view = self.part(equation, ref, transforms)
-        self.touches(equation, "reads", view, ref, transforms)
+        if (part := before_bitcast(view, ref, transforms)) is not None:
+            self.touches(equation, "reads", part, ref, transforms)
         self.note_nan(equation, ref, view if view.dtype == ref.dtype else ref)
         return [view.copy()]
 
@@ -332,11 +335,11 @@ class Machine(NumpyInterpreter):
 
     def _store(self, equation: JaxprEqn, values: Values) -> Values:
         ref, transforms, stored, mask = accessed(equation, values)
-        view = part = self.part(equation, ref, transforms)
-        bits = view.size and not np.may_share_memory(view, ref)  # a copy: through a bitcast
-        if bits and (part := before_bitcast(ref, transforms)).nbytes != view.nbytes:
+        view = self.part(equation, ref, transforms)
+        if (part := before_bitcast(view, ref, transforms)) is None:
             raise UnsupportedError("a store through a part of a bitcast")
         self.touches(equation, "writes", part, ref, transforms)
+        self.flights.changed(self.view(part, ref, transforms))
         if self.trail is not None:
             self.trail.stored.add(self.name_of(ref))
         before = view.copy()
@@ -344,7 +347,7 @@ class Machine(NumpyInterpreter):
             view += stored
         else:
             view[...] = stored if mask is None else np.where(mask, stored, before)
-        if bits:
+        if part is not view:
             part[...] = unlike(view, part)
         return [before] if equation.outvars else []
 
@@ -373,8 +376,9 @@ class Machine(NumpyInterpreter):
         _, target, semaphore = copy_parts(equation.params["tree"], values)
         if self.how is None:
             return []
-        size = signals_of(equation, self.end(equation, *target).nbytes)
-        self.waits_for(equation, semaphore, size, "bytes")
+        # a wait counts bytes: without bounds checks its part may reach outside
+        size = bytes_of(*target) if self.unchecked else self.end(equation, *target).nbytes
+        self.waits_for(equation, semaphore, signals_of(equation, size), "bytes")
         return []
 
     def waits_for(self, equation: JaxprEqn, semaphore: Part, count: int, unit: str) -> None:

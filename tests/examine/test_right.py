@@ -182,3 +182,23 @@ def test_a_ref_that_is_chosen_among_several_is_read_and_run(kernel) -> None:
     fn = call(kernel, X, (4,), [HBM if copies else ROW] * 2, ROW, scratch)
     found = examine(fn, X, X)
     assert (found.unread, found.findings, found.unseen) == ("", (), ())
+
+
+@alone
+@pytest.mark.newest  # Mosaic of JAX 0.7 has no such setting
+@pytest.mark.parametrize(("unchecked", "rows", "kinds"), [
+    (True, 16, []), (False, 16, ["out-of-bounds"]), (True, 24, ["hazard"])
+])  # fmt: skip
+def test_a_wait_without_bounds_checks_counts_bytes_of_any_part(unchecked, rows, kinds) -> None:
+    def kernel(count, x_hbm, o_ref, buf, sem):
+        for n in range(2):
+            pltpu.make_async_copy(x_hbm.at[n], buf.at[n], sem).start()
+        both = buf.at[0, pl.ds(0, count[0])]
+        pltpu.make_async_copy(both, both, sem).wait()
+        o_ref[...] = buf[...]
+
+    scratch = [pltpu.VMEM((2, 8, 128), f32), pltpu.SemaphoreType.DMA]
+    params = pltpu.CompilerParams(disable_bounds_checks=unchecked)
+    like = dict(specs=[HBM], scratch=scratch, scalars=1, compiler_params=params)
+    found = examine(call(kernel, S((2, 8, 128), f32), **like), jnp.array([rows]), PAGES)
+    assert [one.kind for one in found.findings if one.severity == "error"] == kinds
