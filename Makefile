@@ -27,8 +27,9 @@ COLAB_OTHERS := numpy==2.1.3 ipython==7.34.0
 # Kernels that serve and train models, to compare ours with: wheels without what they depend on,
 # and the few packages that their modules cannot be imported without.
 PRODUCTION := tpu-inference==0.32.0 tokamax==0.0.17
-AROUND := qwix==0.1.8 flax msgpack treescope rich optax einshape sympy mpmath
-AROUND_WHOLE := pydantic immutabledict absl-py tqdm
+AROUND := qwix==0.1.8 flax==0.12.12 msgpack==1.2.4 treescope==0.1.10 rich==15.0.0 optax==0.2.8 \
+  einshape==1.0 sympy==1.14.0 mpmath==1.3.0
+AROUND_WHOLE := pydantic==2.14.4 immutabledict==4.3.1 absl-py==2.5.1 tqdm==4.70.1
 # Versions in between; test and test-colab run both ends. 0.10.2 is the newest for Python 3.11.
 MATRIX := 0.8.3 0.9.2 0.10.2 0.11.0 0.11.2
 

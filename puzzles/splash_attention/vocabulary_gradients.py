@@ -172,7 +172,7 @@ def vocabulary_gradients(
 # <details><summary>More: four products</summary>
 #
 # tokamax's backward kernel is one launch: from a single `ds` it takes both products. The two outputs cannot both stay in VMEM. So
-# it reads their blocks from HBM, adds, and writes them back, by copies of its own, in every step.
+# `emit_pipeline` fetches their blocks from HBM again, and writes them back, by `BufferedRef.input_output`.
 #
 # </details>
 
