@@ -99,7 +99,7 @@ def _examined(fn: Any, args: tuple, chips: tuple, seed: int, timeout: float) -> 
         return Examination(name, unread=str(error))
     except Exception as error:
         return Examination(name, unread=message_of(error, lines=5))
-    if not launches and not traced.other_kernels:
+    if not launches and all(each.cores != "SparseCores" for each in traced.other_kernels):
         return Examination(name, unread=nothing_launched(traced))
     work = _Examination(traced, launches, chips)
     if launches:

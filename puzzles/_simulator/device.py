@@ -111,6 +111,7 @@ class Device(Machine):
             barrier = mesh.is_barrier(part[0])
             name = "the barrier semaphore" if barrier else f"`{self.view(array, *part)}`"
             mesh.semaphores[at] = Semaphore(device, name, barrier, mesh.in_order)
+            mesh.kept.append(array)  # else another semaphore may get its address
         return mesh.semaphores[at]
 
     def arrives(self, device: int, array: np.ndarray, part: Part, arrival: Arrival) -> None:

@@ -66,6 +66,7 @@ class Mesh:
         # Of each launch: the machines of the devices that have entered it, and their epochs.
         self.launches: list[dict[int, tuple[Machine, int]]] = []
         self.semaphores: dict[int, Semaphore] = {}  # by address
+        self.kept: list[np.ndarray] = []  # the memory of `semaphores`
         self._barriers: dict[tuple[int, Any], np.ndarray] = {}
         # Of each device: ends of copies in its memory, and its accesses by place, of which another
         # device may not know; and the devices that have signalled it, apart from the barrier.
