@@ -185,7 +185,6 @@ def test_a_ref_that_is_chosen_among_several_is_read_and_run(kernel) -> None:
 
 
 @alone
-@pytest.mark.newest  # Mosaic of JAX 0.7 has no such setting
 @pytest.mark.parametrize(("unchecked", "rows", "kinds"), [
     (True, 16, []), (False, 16, ["out-of-bounds"]), (True, 24, ["hazard"])
 ])  # fmt: skip
