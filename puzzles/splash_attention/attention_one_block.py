@@ -149,7 +149,7 @@ PUZZLE = Puzzle(
         dict(T=64, S=384, H=256),
         dict(T=192, S=128, H=64, large=True),
         dict(T=64, S=384, H=256, stairs=True),
-        dict(T=32, S=17 * 128, H=8),
+        dict(T=32, S=17 * 128, H=16),
     ],
     fresh=fresh,
     scale=scale,

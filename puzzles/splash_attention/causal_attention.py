@@ -176,7 +176,7 @@ PUZZLE = Puzzle(
         dict(T=256, S=384, H=64),
         dict(T=384, S=320, H=16),
         dict(T=128, S=64, H=16),
-        dict(T=1152, S=1088, H=8),
+        dict(T=1152, S=1088, H=16),
     ],
     fresh=fresh,
     scale=scale,

@@ -240,7 +240,7 @@ PUZZLE = Puzzle(
         dict(
             T=1152, S=1024, H=16, bq=128, bk=128, rule="prefix"
         ),  # many tiles, most of them full; the last row has no other,
-        dict(T=17 * 128, S=17 * 128, H=8, bq=128, bk=128, rule="window"),
+        dict(T=17 * 128, S=17 * 128, H=16, bq=128, bk=128, rule="window"),
     ],
     fresh=fresh,
     scale=scale,

@@ -437,8 +437,8 @@ PUZZLE = Puzzle(
         dict(N=6, K=2, T=640, S=512, H=64, Hv=32, masks=1, cap=150.0),
         dict(N=5, K=5, T=128, S=256, H=16, Hv=32, masks=0, bf16=True),
         dict(N=2, K=1, T=640, S=768, H=16, Hv=64, rule="prefix", segments=2, cap=0.5),
-        dict(N=1, K=1, T=34 * 64, S=18 * 128, H=8, Hv=16, masks=1),  # long lists, many patterns
-        dict(N=1, K=1, T=34 * 64, S=18 * 128, H=8, Hv=16, rule="window", segments=2),
+        dict(N=1, K=1, T=34 * 64, S=18 * 128, H=16, Hv=16, masks=1),  # long lists, many patterns
+        dict(N=1, K=1, T=34 * 64, S=18 * 128, H=16, Hv=16, rule="window", segments=2),
     ],
     fresh=fresh,
     scale=scale,

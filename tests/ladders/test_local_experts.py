@@ -15,7 +15,7 @@ STARTS = "from puzzles import INTERPRET"
 COUNTS = "print(len(jax.devices()))"
 
 
-SETUP = "import jax.numpy as jnp, numpy as np\nfrom puzzles import check, find, trace"
+SETUP = "import jax.numpy as jnp, numpy as np\nfrom puzzles import INTERPRET, check, find, trace"
 
 
 def cell_of(name: str, word: str) -> str:

@@ -207,16 +207,17 @@ def _partners(puzzle: Puzzle, name: str, own: list[str]) -> list[list[str]]:
 @lru_cache(maxsize=64)
 def _right_versions(puzzle: Puzzle, name: str) -> tuple[tuple[str, ...], ...]:
     """The lines of a function in the solution, and in alternatives that differ only there."""
-    texts = [puzzle.text]
+    usual = _lines_of_functions(puzzle.text)
+    others = []
     for other in puzzle.alternatives:
-        with suppress(_regions.RegionError):  # `verify` reports it
-            texts.append(other.apply(puzzle.text))
-    usual, *others = [
-        {n: tuple(_statements(tree)) for n, tree in _regions.functions(text).items()}
-        for text in texts
-    ]
+        with suppress(_regions.RegionError, SyntaxError):  # `verify` reports it
+            others.append(_lines_of_functions(other.apply(puzzle.text)))
     alone = [lines for lines in others if {**lines, name: None} == {**usual, name: None}]
     return tuple(dict.fromkeys(lines[name] for lines in (usual, *alone) if name in lines))
+
+
+def _lines_of_functions(text: str) -> dict[str, tuple[str, ...]]:
+    return {n: tuple(_statements(tree)) for n, tree in _regions.functions(text).items()}
 
 
 def _with_names_of(own: list[str], other: list[str]) -> list[str]:
