@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from puzzles import _regions
+from puzzles._judge.explain.edits import OPERATORS
 
 
 @dataclass(frozen=True)
@@ -27,16 +28,6 @@ COMPARISONS = {
     ast.LtE: (ast.Lt, ast.Gt),
     ast.Gt: (ast.GtE, ast.LtE),
     ast.GtE: (ast.Gt, ast.Lt),
-}
-ARITHMETIC = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mod,
-    ast.Mod: ast.FloorDiv,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
 }
 ORDERED = (ast.Sub, ast.Div, ast.FloorDiv, ast.Mod, ast.MatMult)
 NAMES = {
@@ -110,8 +101,8 @@ def slips(node: ast.AST) -> Iterator[ast.AST]:
         case ast.Compare(ops=[op]):
             yield from (_with(node, ops=[other()]) for other in COMPARISONS.get(type(op), ()))
         case ast.BinOp(left=left, op=op, right=right):
-            if type(op) in ARITHMETIC:
-                yield _with(node, op=ARITHMETIC[type(op)]())
+            if type(op) in OPERATORS:
+                yield _with(node, op=OPERATORS[type(op)]())
             yield left
             yield right
             if isinstance(op, ORDERED):

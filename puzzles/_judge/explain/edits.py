@@ -15,7 +15,8 @@ _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Eq: (ast.NotEq,),
     ast.NotEq: (ast.Eq,),
 }
-_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+# Each operator, and the operator that a slip writes in its place.
+OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
     ast.Mult: ast.Div,
@@ -109,8 +110,8 @@ def _changes(
         case ast.Assign(targets=[ast.Subscript() as target], value=value):
             yield 0, ast.AugAssign(target, ast.Add(), value)
         case ast.BinOp(left=left, op=op, right=right):
-            if type(op) in _OPERATORS:
-                yield 1, _with(node, op=_OPERATORS[type(op)]())
+            if type(op) in OPERATORS:
+                yield 1, _with(node, op=OPERATORS[type(op)]())
             if isinstance(op, ast.Sub | ast.Div | ast.FloorDiv | ast.MatMult):
                 yield 1, _with(node, left=right, right=left)
             yield from ((2, part) for part in (left, right))
