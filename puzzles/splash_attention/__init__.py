@@ -73,15 +73,16 @@ the mask block by block can leave out the blocks that are hidden entirely: first
 Masks by position, by distance and by document, and a cap on the scores, take a line or two each.""",
     "classify_blocks": """## Part III: splash
 
-Every mask so far cost you a kernel. Now the mask becomes data: first a table of blocks, then a list of the tiles that have
-work. One kernel walks this list, for any mask. At the end you compare it with JAX's own SplashAttention: the same numbers, and
-no more steps or dots.""",
+Every mask so far cost you a kernel. Now the mask becomes data: first a table of blocks, then a list of the **tiles**: the
+blocks that have work. One kernel walks this list, for any mask. At the end you compare it with JAX's own SplashAttention: the
+same numbers, and no more steps or dots.""",
     "attention_lse": """## Part IV: training
 
 JAX does not differentiate a `pallas_call` like yours, so `jax.grad` of `splash_multi_head` raises an error. You write the
 backward pass: two kernels walk the list again, by rows for q, by columns for k and v, with no more steps or dots than
 JAX's two backward kernels.
-The forward pass keeps one number per row for them. The same number also lets you merge attention that was computed in pieces.""",
+The forward pass keeps one number per row for the backward pass. The same number also lets you merge attention that was computed
+in pieces.""",
     "linear_attention": """## Part V: a state in place of the keys
 
 Without the softmax, one matrix replaces all earlier keys and values. In some models of 2025, most layers work this way. Your

@@ -26,8 +26,6 @@ from puzzles import INTERPRET
 # q₂ ·  ◣  ·
 #                                       12: dead, no query attends to k₂
 # ```
-#
-# An output block stays in VMEM only while its visits follow each other.
 # %%
 from puzzles.splash_attention._masks import vmem_limit
 from puzzles.splash_attention.computed_masks import Rule
@@ -77,8 +75,8 @@ def dense_mask(tiles, partial_masks, T, S, segment_ids=None, rule=None):
 
 
 # %% [markdown]
-# So `by_columns` reorders the visits: 4 and 8 now mark the first and the last visit of a *column*. A column that no query attends
-# to gets a dead visit, which writes zeros.
+# An output block stays in VMEM only while its visits follow each other. So `by_columns` reorders the visits: 4 and 8 now mark
+# the first and the last visit of a *column*. A column that no query attends to gets a dead visit, which writes zeros.
 
 
 # %%
@@ -222,8 +220,8 @@ def weights(q, k, v, do, lse, delta, seen, soft_cap):
 
 
 # %% [markdown]
-# Fill in the start, the two sums and the stores. `opens` and `closes` mark a column's first and last step. `p` and `ds` are given,
-# (bk, bq) and in f32, without the factor 1/√H of dk. Dots take `q`'s dtype, and return f32.
+# Fill in the start, the two sums and the stores. `opens` and `closes` mark a column's first and last step. `p` and `ds` are
+# given, (bk, bq) and in f32; `ds` without dk's factor 1/√H. Dots take `q`'s dtype, and return f32.
 
 
 # %%

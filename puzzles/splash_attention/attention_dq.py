@@ -32,8 +32,8 @@ from puzzles import INTERPRET
 # ```
 #
 # Why `delta`? A row's weights sum to 1: if one grows, the others shrink. So only the difference between `dp` and the row's mean
-# of `dp`, weighted by `p`, counts. A tile has only a few keys of a row. But the sum of p·(do·v) is do·(sum of p·v), which is
-# do·o: one number per row, known before the launch.
+# of `dp`, weighted by `p`, counts. A tile has too few keys for this mean. But the mean, the sum of p·(do·v), is do·(sum of
+# p·v), which is do·o: one number per row, known before the launch.
 # %%
 from puzzles.splash_attention._masks import vmem_limit
 from puzzles.splash_attention.computed_masks import Rule
@@ -88,8 +88,8 @@ def dense_mask(tiles, partial_masks, T, S, segment_ids=None, rule=None):
 #
 # <details><summary>More: the price of a division</summary>
 #
-# Index maps run in every step, for every operand. So these divide only if the list has the tiles of all heads: with one
-# head's list, the divisions took 5 % of the cycles in blocks of 512 × 512, by libtpu's estimate for v5e.
+# Index maps run in every step, for every operand. So the maps below divide only if the list has the tiles of all heads. With
+# one head's list, the divisions took 5 % of the cycles in blocks of 512 × 512, by libtpu's estimate for v5e.
 #
 # </details>
 

@@ -16,8 +16,8 @@ from puzzles import INTERPRET, find
 # $$o = \frac{\sum_s e^{x_s - m} \, v_s}{\sum_s e^{x_s - m}} = \frac{\text{acc}}{l}$$
 #
 # You can already keep `l` up to date. `acc` is a row of `H` such sums, one for each column of `v`, and a new maximum makes it
-# wrong by the same factor. This leads from online softmax to [FlashAttention](https://arxiv.org/abs/2205.14135)'s
-# forward pass: **the same `alpha` corrects every sum that was made with the old maximum**.
+# wrong by the same factor. So **the same `alpha` corrects every sum that was made with the old maximum**. This step turns
+# online softmax into [FlashAttention](https://arxiv.org/abs/2205.14135)'s forward pass.
 #
 # ```text
 #                     j = 0          j = 1          j = 2

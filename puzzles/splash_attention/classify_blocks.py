@@ -27,12 +27,12 @@ from jaxtyping import Bool, Int
 # ![A causal window as pixels, its table of skipped, partial and full blocks, the number of each partial block's pattern, and the two patterns that are stored.](diagrams/splash_attention/classify_blocks.svg)
 #
 # Write it for any boolean mask (T, S) whose axes are multiples of `bq` and `bk`. Return NumPy arrays: two of int32, one of bool.
-# If a block is not partial, any `mask_index` will do. If none is, still return one pattern: a kernel cannot take an empty
-# operand.
+# If a block is not partial, any `mask_index` will do. If no block is partial, still return one pattern: a kernel
+# cannot fetch from an empty operand.
 #
 # <details><summary>More: the savings, and JAX's version</summary>
 #
-# A dense mask for 131,072 tokens takes 16 GiB. Its table of blocks of 512 has 256 × 256 entries, and if it is causal, one pattern.
+# A dense mask for 131,072 tokens takes 16 GiB. A table for blocks of 512 has 256 × 256 entries, and a causal mask needs one pattern.
 # JAX's [SplashAttention](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/splash_attention) makes the same
 # table from a mask, with the same 0, 1 and 2; your `partial_masks` are its `partial_mask_blocks`.
 #

@@ -11,7 +11,7 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## flash_attention: the body does not change
 #
-# How do you handle all blocks of queries? Unfold the kernel below: **it is that of `attention_one_block`**, except that m
+# How do you handle all blocks of queries? Unfold the kernel below: **it is `attention_one_block`'s**, except that m
 # and l are 128 lanes wide. It never asked which queries it holds. So give the grid a real first axis:
 #
 # ```text
@@ -47,7 +47,7 @@ def flash_attention_spec(
 
 
 def spread(x, like):
-    """Repeat the equal lanes of x, (rows, 128), to the width of `like`; a column stays."""
+    """Repeat x, (rows, 128) with equal lanes, to the width of `like`. Return a column as it is."""
     n = like.shape[1]
     return x if x.shape[1] == 1 else jnp.tile(x, (1, pl.cdiv(n, 128)))[:, :n]
 
@@ -121,11 +121,12 @@ def flash_attention(
 # move as many bytes as plain attention does.
 #
 # The limit is VMEM. It holds the blocks and the scratch. With large blocks, the body's intermediates count as well: `s` and
-# `p` have bq × bk numbers each. The last blocks do not fit into the 16 MiB that a v5e gives a kernel by default. The table
-# shows the reference; try other blocks.
+# `p` have bq × bk numbers each. The table below shows the reference. The blocks in its last row do not fit into the
+# 16 MiB that a v5e gives a kernel by default. Try other blocks.
 #
-# And the 128 lanes? Columns give the same numbers, at a price. By libtpu's estimate for v5e they take 1.4 times the cycles in blocks of
-# 512 × 512, and 1.8 times in blocks of 1024 × 512. JAX's kernels keep m and l in 128 lanes, and so do yours from here on.
+# And the 128 lanes? With m and l as columns, the numbers are the same, but the kernel may take longer. By libtpu's estimate for
+# v5e it takes 1.4 times as many cycles in blocks of 512 × 512, and 1.8 times as many in blocks of 1024 × 512. JAX's kernels
+# keep m and l in 128 lanes, and so do yours from here on.
 
 # %% active="ipynb"
 # flash = find("flash_attention").solution

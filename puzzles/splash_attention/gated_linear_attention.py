@@ -13,13 +13,12 @@ from puzzles import INTERPRET
 # ## gated_linear_attention: a state that forgets
 #
 # After H independent keys, no new key is orthogonal to all of them. So models let the state **decay**: each token has a factor of its
-# own, below 1 and computed from its data. It comes as a logarithm $g_t$, never above 0:
+# own, at most 1 and computed from its data. It comes as a logarithm $g_t$, never above 0:
 #
 # $$S_t = e^{g_t} S_{t-1} + k_t^\top v_t \qquad\qquad o_t = q_t\, S_t$$
 #
-# How much of token s is left at token t? The factors after s count, up to that of t. Factors multiply, so their
-# logarithms add: what is left is e to the power of a **difference of two running sums**. The launch sums
-# from the start of each chunk:
+# How much of token s is left at token t? Multiply the factors of tokens s + 1 to t. Their logarithms add: what is left is e to
+# the power of a **difference of two running sums**. The launch sums from the start of each chunk:
 #
 # ```text
 #          the chunk begins       s           t      the chunk ends
@@ -110,7 +109,7 @@ def gated_linear_attention(
 # exact arithmetic two factors would do as well, $e^{a - b} = e^a e^{-b}$. But here one of them underflows and the other overflows:
 
 # %% active="ipynb"
-# sums = -1.5 * np.arange(1, 129, dtype=np.float32)  # a chunk loses e¹⁹²: less than head 0 of the check
+# sums = -1.5 * np.arange(1, 129, dtype=np.float32)  # a chunk loses a factor of e¹⁹²; in the check, head 0 loses about e²⁵⁶
 # with np.errstate(over="ignore", invalid="ignore"):
 #     for query, key in ((50, 49), (100, 99)):
 #         apart = np.exp(sums[query]) * np.exp(-sums[key])

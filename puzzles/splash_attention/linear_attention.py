@@ -104,9 +104,9 @@ def linear_attention(
 #     print(f"{T:8}{a.dot_flops / 1e9:23.1f}{b.dot_flops / 1e9:10.2f}{a.hbm_bytes / 2**20:19.1f}{b.hbm_bytes / 2**20:10.1f}")
 
 # %% [markdown]
-# Decoding gains most. A softmax looks at all earlier keys and values again, for every new token: the pages of `pipelines.ipynb`.
-# Here a head keeps H × Hv numbers. The price is that they have to be enough: at most H keys can be orthogonal, so with
-# more keys, a query also gets parts of values that it does not look for.
+# Decoding gains most. For every new token, a softmax looks at all earlier keys and values again. (A puzzle of `pipelines.ipynb`
+# keeps them in pages.) Here a head keeps H × Hv numbers. The price is that they have to be enough: at most H keys can be
+# orthogonal, so with more keys, a query also gets parts of values that it does not look for.
 #
 # <details><summary>More: how large is a chunk?</summary>
 #

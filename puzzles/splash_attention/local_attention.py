@@ -186,7 +186,7 @@ PUZZLE = Puzzle(
         "Join conditions on traced numbers with `&`, each in parentheses. `jnp.clip(x, low, "
         "high)` keeps an index between two others; `//` rounds down, for negative numbers too.",
         "Start: finite, and below any score. Needed: causal_attention's condition, and a second "
-        "one: block j must not end before the window of the block's first row begins. Mask: two "
+        "one: block j must not end before the window of block i's first row begins. Mask: two "
         "comparisons; take the scaled score if both hold, and -inf otherwise. Map: find the "
         "block of the first column that the first row attends to, and the block of the last "
         "column that the last row attends to; clip j between the two.",

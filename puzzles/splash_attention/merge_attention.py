@@ -76,9 +76,10 @@ def merge_attention(
 #    chip 3   k₃ v₃ ◣    k₂ v₂ ■    k₁ v₁ ■    k₀ v₀ ■
 # ```
 #
-# Below, a Python loop stands for the chips, and both functions are the references. The first row of the picture shows a problem:
-# with a causal mask, chip 0 waits for three turns out of four. [Striped attention](https://arxiv.org/abs/2311.09431)
-# deals the tokens out in turn, so that all chips have about the same amount of work.
+# Below, a Python loop stands for the chips. It calls the references of `attention_lse` and `merge_attention`. The first row of
+# the picture shows a problem: with a causal mask, chip 0 waits for three turns out of four. [Striped
+# attention](https://arxiv.org/abs/2311.09431) deals the tokens out in turn, so that all chips have about the same amount of
+# work.
 
 # %% active="ipynb"
 # attend, merge = (jax.jit(find(name).solution) for name in ("attention_lse", "merge_attention"))

@@ -32,7 +32,7 @@ from puzzles import INTERPRET, find
 #   is between 0 and 1, and keeps 8 significant bits, as `v` itself does.
 # * **f32** is for comparing, exponentiating and summing: `m`, `l`, `acc`, and both dots' results.
 #
-# In `flash_attention`'s kernel, fill in the lines that the types change; then the specs of `k` and `v`.
+# In `flash_attention`'s kernel, fill in the lines that depend on dtypes, then the specs of `k` and `v`.
 #
 # <details><summary>More: the right type for each number</summary>
 #

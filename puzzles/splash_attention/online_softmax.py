@@ -30,8 +30,8 @@ from puzzles import INTERPRET
 #
 # This is the [online softmax](https://arxiv.org/abs/1805.02867) (Milakov and Gimelshein, 2018).
 #
-# **Where to start.** Start `l` at 0 and `m` at -1e30. In the first step `alpha` is then the exponential of a hugely negative
-# number, which is 0.
+# **Where to start.** Start `l` at 0 and `m` at -1e30. In the first step `alpha` is then 0: the
+# exponential of a hugely negative number.
 #
 # <details><summary>More: why not -inf?</summary>
 #
@@ -86,7 +86,7 @@ def online_softmax(
 
 
 # %% [markdown]
-# How much did it save? Below are the receipts of both references on 4096 rows of 32,768 numbers. Compare
+# How much did it save? Below are the receipts of both puzzles' references, on 4096 rows of 32,768 numbers. Compare
 # bytes and steps: with blocks this small, the steps cost more than the bytes. The kernel does more arithmetic now: one
 # `alpha` per row and block.
 

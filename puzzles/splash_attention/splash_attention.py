@@ -146,18 +146,19 @@ def splash_attention(
 # **Three things can be skipped, and you have skipped them one after another:** the arithmetic, with `pl.when`;
 # the traffic, with an index that does not change; and now the steps, with a list. How much each saves depends
 # on the mask. Below is the reference on a window of 1024 keys, at a length where a dense mask would take 16
-# GiB. You do not need that mask: its first four rows of blocks contain every kind of tile, and the list
-# follows from block numbers.
+# GiB. You do not need that mask: a mask of 4 × 4 blocks contains every kind of tile. The kind of a tile depends only on the
+# distance between its row and its column.
 #
 # The price: the list grows with the work, 16 bytes per tile, and it has to fit into SMEM, 1 MiB. That is why flags are
-# packed into one number, and why long sequences need large blocks. And its one axis is `arbitrary`: on a chip with two
-# cores that share a grid, a list cannot be divided between them. Heads can, as a later puzzle shows.
+# packed into one number, and why long sequences need large blocks. There is a second price: the grid's one axis is `arbitrary`.
+# On a chip with two cores that share a grid, the cores cannot divide the list. They can divide heads, as a later puzzle,
+# `splash_multi_head`, shows.
 
 # %% active="ipynb"
 # T, H, b, window = 131_072, 128, 512, 1024
 # i, j = np.indices((4 * b, 4 * b))
 # kinds, index, partial_masks = find("classify_blocks").solution((j <= i) & (j > i - window), b, b)
-# behind = window // b  # blocks that a row needs besides its own; the last of the four rows has all of them
+# behind = window // b  # blocks that a row needs besides its own: the last of the four rows has them all
 # row, col = np.indices((T // b, T // b))
 # distance = np.minimum(row - col, behind + 1)
 # block_mask = np.where(distance < 0, 0, kinds[3, 3 - np.maximum(distance, 0)])

@@ -14,7 +14,7 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## splash_multi_head: all of it
 #
-# All in one kernel: many heads, grouped keys, any mask (a rule, or an array for all heads or for each),
+# All in one kernel: many heads, grouped keys, any mask (a rule for all heads, or an array for all or for each),
 # documents, capped scores, f32 and bf16.
 #
 # **Where do heads go in a flat list?** If every head has its own mask, stack the heads' rows
@@ -32,8 +32,8 @@ from puzzles import INTERPRET, find
 # no masks. `None` then replaces the operand, its spec and its Ref. Without a rule, `rule` is `None`. Test for `None` with *Python's* `if`,
 # which runs while the kernel is traced.
 #
-# You write three things: the work of a tile; `splash_specs`, which returns a spec for each of the six operands, present or not, and
-# for the output; and the grid. All heads share a rule.
+# You write three things: the work of a tile; `splash_specs`, which returns a spec for each of the six operands, present or not,
+# and for the output; and the grid.
 #
 # <details><summary>More: the price of a list</summary>
 #
@@ -272,7 +272,7 @@ def splash_multi_head(
 #
 # * **No 1/√H inside.** JAX's kernel expects queries that you have scaled. So the comparison scales them first.
 # * **Rows that attend to nothing.** JAX's kernel expects none; it gives them a mean of values, or NaN. `jax.nn` gives
-#   them a mean. Yours are zeros, as the last lines show. Numbers are compared on all other rows.
+#   them a mean. Yours are zeros, as the last lines of the output show. Numbers are compared on all other rows.
 # * **p stays in f32 there**, `v` is cast to f32, and the rounding is left to the matrix unit. You cast `p` yourself.
 # * **More arrays are 128 lanes wide there.** Both kernels keep m and l in 128 lanes. JAX's kernel also reads row numbers
 #   and the queries' ids 128 lanes wide.
@@ -296,7 +296,7 @@ def splash_multi_head(
 # * **Steps**: here yours are fewer, except for the full mask. JAX's kernel pads every row of tiles to the widest. (Steps are not
 #   time. A step with nothing to do is short, and only a TPU can tell how short.)
 # * **Tiles computed**: the same.
-# * **Blocks and bytes**: yours are never more in this launch. For a causal mask and a window JAX stores no patterns. It passes row
+# * **Blocks and bytes**: yours are at most JAX's, in every row. For a causal mask and a window JAX stores no patterns. It passes row
 #   numbers to the kernel, 128 copies of each, and the kernel compares them with column numbers. Yours gets the rows
 #   from the list. (An operand of one column counts as 128 lanes wide, in your launch as well.)
 # * **Lists**: the price, counted as SMEM stores them. Yours take 16 bytes per tile. JAX's tables hold small integers, but each row of them is padded

@@ -30,7 +30,7 @@ from puzzles import INTERPRET, find
 # * `nondiff_argnums` names the arguments that are known while tracing: the list, the patterns, the cap, the rule. The backward rule gets them first, and
 #   returns no gradient for them.
 # * The ids are arrays of integers: the gradient of the pair is `None`.
-# * `o` and `do` may be bf16. Multiply and add up `delta` in f32, and make it a row, (N, 1, T), like `lse`.
+# * `o` and `do` may be bf16. Compute `delta` in f32, and make it a row, (N, 1, T), like `lse`.
 # %%
 from puzzles.splash_attention._masks import known_cap, known_mask, vmem_limit
 from puzzles.splash_attention.computed_masks import Rule, tiles_of_rule
@@ -134,7 +134,7 @@ def forward_kernel(
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title Its launch (contains the answer to splash_multi_head)
+# @title The launch of the forward pass (contains the answer to splash_multi_head)
 def forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap, rule):
     """Return attention over a list, and each row's log of the sum of exponentials, (N, 1, T)."""
     (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
@@ -269,8 +269,8 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # ### The same gradients as JAX's?
 #
 # The next cell computes **your** gradients of a small call, which has a bit of everything. It compares them with dense attention in
-# float64, and with JAX's SplashAttention, within the tolerances of its own tests. JAX's kernel takes the same blocks, and its two
-# backward kernels (`use_fused_bwd_kernel=False`).
+# float64, and with JAX's SplashAttention, within the tolerances of its own tests. JAX's SplashAttention runs with the same
+# blocks, and with two backward kernels (`use_fused_bwd_kernel=False`).
 
 # %% active="ipynb"
 # from puzzles.splash_attention import _gradients as graduation
@@ -292,10 +292,10 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # The reference takes as many dots as JAX's two backward kernels, and fewer steps and bytes. Passed as an array, a window mask would be fetched as stored
 # patterns and would move more bytes than JAX's kernel does.
 #
-# JAX's backward pass can also make do with five dots. The table counts this under dk and dv. With
-# `use_fused_bwd_kernel=True` the walk by columns adds up `ds·k` as well. But then every column visits the rows of dq
-# again. So each column writes a dq of its own to HBM, and XLA adds them up (not counted here). That is fewer dots, but
-# with many columns more bytes. tokamax's kernel (2026) is always fused.
+# JAX's backward pass can also make do with five dots. With `use_fused_bwd_kernel=True` its walk by columns adds up `ds·k` as
+# well. The table shows this launch in the row of dk and dv. But every column visits the rows of dq again. So each column writes
+# a dq of its own to HBM, and XLA adds them up. (The table leaves out this sum.) The fused kernel takes fewer dots, but with
+# many columns it moves more bytes. tokamax's kernel (2026) is always fused.
 
 # %% [markdown]
 # ### The first four parts in short
@@ -314,8 +314,8 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # * **Two block sizes for keys.** In JAX's kernel a step fetches `block_kv` keys, and a dot takes `block_kv_compute` of them: large
 #   fetches, small intermediates. The backward kernels have sizes of their own.
 # * **The vector unit.** A score costs 4 · H FLOPs in the matrix unit, and a maximum, an exponential and a sum outside of it. The receipt's
-#   share of the peak ignores these; its time counts them. With H = 64 there are half as many FLOPs and just as many exponentials, and blocks are
-#   still padded to 128 lanes. tokamax, below, takes exponentials to the base 2.
+#   share of the peak ignores these; its time counts them. With H = 64 instead of 128 there are half as many FLOPs and just as
+#   many exponentials, and blocks are still padded to 128 lanes. tokamax, below, takes exponentials to the base 2.
 # * **Documents.** Ids are known too late for a list made in NumPy. So tiles between two documents are computed and
 #   masked, here and with the `segment_ids` of JAX's kernel. But JAX's kernel also accepts a mask as a JAX array. Its
 #   tables are then made on the device, and these dots are skipped. The price: it keeps the whole mask in HBM. tokamax
@@ -342,11 +342,12 @@ trainable.defvjp(trainable_forward, trainable_backward)
 #   the largest f32, and not -inf as yours do. So a row that attends to nothing becomes a mean there. If none of its blocks runs, it
 #   ends with 1 / l for an l of 0: NaN.
 # * `_next_nonzero`: `block_mask` holds the kinds, `data_next` your cols and `mask_next` your masks.
-# * `_flash_attention_dq_kernel`, `_flash_attention_dkv_kernel`: rows of lse and di, and in the latter, by `k_in_lanes=False`, the
-#   transposed tile.
+# * `_flash_attention_dq_kernel`, `_flash_attention_dkv_kernel`: rows of lse and di (your delta), and in the latter, by
+#   `k_in_lanes=False`, the transposed tile.
 #
-# The tables are made in `splash_attention_mask_info.py`: `_process_mask`, and for a mask that is a JAX array `_process_dynamic_mask`. There is one
-# table per head, or one for each of `head_shards` if a shard's heads share a static mask.
+# The tables are made in `splash_attention_mask_info.py`: `_process_mask`, and for a mask that is a JAX array
+# `_process_dynamic_mask`. There is one table per head. If the heads of a shard (`head_shards`) share a static mask, there is
+# one per shard.
 #
 # </details>
 

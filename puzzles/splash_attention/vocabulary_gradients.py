@@ -30,8 +30,8 @@ from puzzles import INTERPRET, find
 #                                               dw₀    dw₁    dw₂
 # ```
 #
-# An output block stays in VMEM only while its steps follow each other. So there are two launches, and both compute `ds`. Write `slopes`
-# and, in each kernel, the step's part of the sum in `acc_ref`. The dots take the dtype of x and w, and return f32.
+# An output block stays in VMEM only while its steps follow each other. So there are two launches, and both compute `ds`. Write
+# `slopes`, and in each kernel add the step's product to `acc_ref`. The dots take the dtype of x and w, and return f32.
 
 
 # %%
@@ -162,17 +162,17 @@ def vocabulary_gradients(
 # ours = jax.grad(lambda x, w: losses(x, w, labels).mean(), (0, 1))(x, w)
 # theirs = jax.grad(lambda x, w: plain(x, w, labels)[0].mean(), (0, 1))(x, w)
 # for name, one, other in zip(("dx", "dw"), ours, theirs):
-#     print(f"{name}: {float(jnp.abs(one - other).max() / jnp.abs(other).max()):.0e} off the largest of plain JAX")
+#     print(f"{name}: off by {float(jnp.abs(one - other).max() / jnp.abs(other).max()):.0e} of plain JAX's largest number")
 # print(f"vocabulary_loss: {whose}, vocabulary_gradients: {others}")
 
 # %% [markdown]
 # **What it costs.** Stored logits would need three products for a training step. Without them it is five: the loss one, `dx` and `dw` two
-# each. That is two thirds more work for the last layer, in exchange for its largest array.
+# each. That is two thirds more work for the last layer, but its largest array is never stored.
 #
 # <details><summary>More: four products</summary>
 #
-# tokamax's backward kernel is one launch: from a single `ds` it takes both products. The two outputs cannot both stay in VMEM. So
-# `emit_pipeline` fetches their blocks from HBM again, and writes them back, by `BufferedRef.input_output`.
+# tokamax's backward pass is one launch, which takes both products from a single `ds`. The two outputs cannot both stay in VMEM.
+# So `emit_pipeline` fetches their blocks from HBM again, and writes them back. `BufferedRef.input_output` asks for that.
 #
 # </details>
 

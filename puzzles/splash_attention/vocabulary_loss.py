@@ -24,7 +24,7 @@ from puzzles import INTERPRET
 #
 #    x₀      s = x₀w₀   ──→  s = x₀w₁   ──→  s = x₀w₂
 #            m, l            m, l            m, l        ──→  lse = ?
-#            0               0 + s[label]    … + 0       ──→  loss = ?
+#    picked  0               0 + s[label]    … + 0       ──→  loss = ?
 # ```
 #
 # ![Three blocks of words pass by one block of tokens; loss and lse are stored after the last.](diagrams/splash_attention/vocabulary_loss.svg)
@@ -124,7 +124,7 @@ def vocabulary_loss(
 # labels = jax.ShapeDtypeStruct((T, 1), jnp.int32)
 # plan = jax.jit(puzzle.spec).lower(x, w, labels).compile().memory_analysis()
 # print(f"the spec: {plan.temp_size_in_bytes / 2**30:.1f} GiB of temporary arrays")
-# print("   bt    bv   VMEM MiB   HBM GiB   FLOP/byte (v5e computes 240 in the time of a byte)")
+# print("   bt    bv   VMEM MiB   HBM GiB   FLOP/byte (a v5e computes 240 FLOPs while it reads one byte)")
 # for bt, bv in [(128, 256), (256, 256), (512, 256), (1024, 256)]:
 #     (launch,) = trace(functools.partial(puzzle.solution, bt=bt, bv=bv), x, w, labels)
 #     moved = launch.hbm_bytes
@@ -133,9 +133,9 @@ def vocabulary_loss(
 # %% [markdown]
 # <details><summary>More: who computes it like this</summary>
 #
-# [Cut Cross-Entropy](https://arxiv.org/abs/2411.09009) (2024) brought it to GPUs. For TPUs, tokamax has `linear_softmax_cross_entropy_loss`.
-# Its kernel keeps an lse per token in place of m and l, and merges it with the lse of each block, as `merge_attention` does. It multiplies
-# the logits by a one-hot block, and cuts D as well.
+# [Cut Cross-Entropy](https://arxiv.org/abs/2411.09009) (2024) brought this loss to GPUs. For TPUs, tokamax has
+# `linear_softmax_cross_entropy_loss`. Its kernel keeps an lse per token in place of m and l, and merges it with the lse of each
+# block, as `merge_attention` does. It multiplies the logits by a one-hot block, and cuts D as well.
 #
 # </details>
 
