@@ -195,8 +195,8 @@ PUZZLE = Puzzle(
     hints=[
         "It is the online softmax again: lse1 and lse2 take the place of the maxima of two "
         "blocks. Shift both by the larger one, row by row. What if both are -inf?",
-        "Take `jnp.maximum` of the two columns, and then of that and a large negative finite "
-        "number: then -inf minus -inf cannot happen. `jnp.exp` of -inf is 0, `jnp.log` of 0 is "
+        "Take `jnp.maximum` of the two columns, and of the result and a large negative finite "
+        "number. Then -inf minus -inf cannot happen. `jnp.exp` of -inf is 0, `jnp.log` of 0 is "
         "-inf, and `jnp.where` prevents 0 / 0 in the division.",
         "Five lines: the finite maximum of the two; the weights of the parts, two exponentials; "
         "their sum; the weighted mean of the outputs, with the sum guarded; and return that "
