@@ -221,7 +221,7 @@ def weights(q, k, v, do, lse, delta, seen, soft_cap):
 
 # %% [markdown]
 # Fill in the start, the two sums and the stores. `opens` and `closes` mark a column's first and last step. `p` and `ds` are
-# given, (bk, bq) and in f32; `ds` without dk's factor 1/√H. Dots take `q`'s dtype, and return f32.
+# given in f32, (bk, bq). `ds` does not contain dk's factor 1/√H. Dots take `q`'s dtype, and return f32.
 
 
 # %%
