@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ class Turns:
 
     def __init__(self, order: Sequence[int], rotate: bool) -> None:
         self._order, self._rotates = list(order), rotate
-        self._batons = {number: threading.Semaphore(0) for number in order}
+        self._batons = {number: SimpleQueue[None]() for number in order}
         self._ready: dict[int, Callable[[], bool]] = {n: lambda: True for n in order}
         self._failure: BaseException | None = None
 
@@ -50,12 +51,12 @@ class Turns:
                 self._failure = DeadlockError()
             if self._failure is not None:
                 for baton in self._batons.values():
-                    baton.release()
+                    baton.put(None)
 
         threads = [threading.Thread(target=thread, args=(n,), daemon=True) for n in self._order]
         for each in threads:
             each.start()
-        self._batons[self._order[0]].release()
+        self._batons[self._order[0]].put(None)
         for each in threads:
             each.join()
         if self._failure is not None:
@@ -70,7 +71,7 @@ class Turns:
         self._take(number)
 
     def _take(self, number: int) -> None:
-        self._batons[number].acquire()
+        self._batons[number].get()
         if self._failure is not None:
             raise _StoppedError
         self._ready[number] = lambda: True
@@ -82,5 +83,5 @@ class Turns:
             if self._rotates:
                 place = self._order.index(number) + 1
                 self._order = self._order[place:] + self._order[:place]
-            self._batons[number].release()
+            self._batons[number].put(None)
         return number is not None
