@@ -66,7 +66,7 @@ def splash_gradient():
 
 
 def ring(causal: bool):
-    """tokamax's ring attention of one head on four devices."""
+    """tokamax's ring attention for a single head on four devices."""
     kernels = wheels.module(f"{SPLASH}.splash_attention_kernel")
     masks = wheels.module(f"{SPLASH}.splash_attention_mask")
     rows, shards = (4 * T,) * 2, PartitionSpec(None, "x", None)

@@ -103,7 +103,7 @@ def no_nan(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def twice_the_bytes(node: ast.AST) -> Iterator[ast.AST]:
-    """Copy again what has just been copied."""
+    """Copy the same slice a second time."""
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr="wait", value=copy), args=[])):
             name, wait = ast.unparse(copy), ast.unparse(node)

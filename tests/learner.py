@@ -1,4 +1,4 @@
-"""A learner's notebook without Jupyter: cells that run one after another in one namespace."""
+"""A learner's notebook without Jupyter: cells that run one after another in a shared namespace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _numbers = itertools.count(1)
 
 
 class Notebook:
-    """Cells that run in one namespace and are known to `linecache`, as in a notebook."""
+    """Cells that share a namespace and are known to `linecache`, as in a notebook."""
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {}

@@ -122,7 +122,7 @@ def flash(q, k, v, block: int, heads: int) -> jax.Array:
 
 
 def attention(size: int, depth: int, heads: int, block: int, dtype: object) -> Traced:
-    """`flash` on arrays of one shape."""
+    """`flash` on arrays of the same shape."""
     x = S((heads, size, depth), dtype)
     return trace_call(functools.partial(flash, block=block, heads=heads), x, x, x)
 

@@ -1,4 +1,4 @@
-"""What holds on every JAX, and what is said where it cannot."""
+"""Behaviour on every JAX, and the messages about features that a version lacks."""
 
 from __future__ import annotations
 

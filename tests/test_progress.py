@@ -1,4 +1,4 @@
-"""Progress outlasts the kernel where it can, and says so where it cannot."""
+"""Progress outlasts the kernel if it can be stored, and says so if not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m puzzles`: what it says, and what it leaves alone."""
+"""`python -m puzzles`: its messages, and the files that it leaves alone."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Every kind of fault in faults.toml is told: where it is, and the remedy."""
+"""Every kind of fault in faults.toml is reported with its place and its remedy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def told(plant: Plant, tmp_path: Path):
             (tmp_path / name).touch()
         try:
             plant(*edits, front=front)
-        except AssertionError:  # an edit of what is not there
+        except AssertionError:  # an edit of text that is not there
             raise
         except Exception:  # the module cannot be imported: the gate is to say so
             pass

@@ -1,4 +1,4 @@
-"""What an author meets: the scaffold, a fork under another name, a ladder from another package."""
+"""An author's first steps: the scaffold, a renamed fork, a ladder from another package."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _code(notebook: Path) -> list[str]:
 
 
 def _session(packages: str, folder: Path, cells: list[str]) -> list[dict]:
-    """What each cell showed when they ran one after another, with `packages` on Python's path."""
+    """The output of each cell, run one after another with `packages` on Python's path."""
     return ipython([cells], folder, {**os.environ, "PYTHONPATH": packages, **CPU})[0]
 
 
@@ -221,7 +221,7 @@ def test_the_map_is_short_and_the_agents_file_points_to_it() -> None:
 
 
 def run(folder: Path, *command: str, path: Path | None = None, **settings: str) -> str:
-    """What a command prints; it must succeed. `path` is where Python finds packages first."""
+    """The output of a command, which must succeed. `path`: the first folder of Python's path."""
     own = {"PYTHONPATH": str(path or folder), **CPU, **settings}
     done = subprocess.run(
         [sys.executable, *command],
@@ -238,7 +238,7 @@ def run(folder: Path, *command: str, path: Path | None = None, **settings: str) 
 def test_both_scaffolds_go_from_nothing_to_green_by_the_guides_own_commands(
     tmp_path: Path,
 ) -> None:
-    """In their order; a clone's `make` says what it would do, since it makes environments."""
+    """In their order; a clone's `make` is a dry run, since it would install environments."""
     fork, site = tmp_path / "fork", tmp_path / "site"
     for name in clone():
         (fork / name).parent.mkdir(parents=True, exist_ok=True)
@@ -303,7 +303,7 @@ notebook.write(Path({folder!r}), {{"reductions.ipynb": text}})
 
 
 def _python(folder: Path, packages: str) -> None:
-    """This Python as an environment of a project, where nothing has to be installed."""
+    """This Python as an environment of a project, so that nothing has to be installed."""
     (folder / "bin").mkdir(parents=True)
     python = folder / "bin" / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} "$@"\n')
@@ -312,7 +312,7 @@ def _python(folder: Path, packages: str) -> None:
 
 
 def _install(project: Path, site: Path, fork: Path) -> None:
-    """As an editable installation: what pip notes of a project, and its source where it lies."""
+    """An editable installation: pip's metadata of a project, and a path to its source."""
     install = ["-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target"]
     run(project, *install, str(site), str(project), path=fork)
     shutil.rmtree(site / project.name)

@@ -1,4 +1,4 @@
-"""`make mutants` would notice: what it changes, and that a checker that lets all pass is found."""
+"""`make mutants` changes the right places, and finds a checker that accepts everything."""
 
 from __future__ import annotations
 

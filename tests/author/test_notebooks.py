@@ -1,4 +1,4 @@
-"""Learner notebooks and solved ones: built from one text, and run as people and CI run them."""
+"""Notebooks for learners and with solutions: built from one text, and run as people and CI do."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def of_puzzles(notebook, *names):
     return nbformat.NotebookNode({**notebook, "cells": kept})
 
 
-# What is in them
+# Their contents
 
 
 @pytest.mark.parametrize("name", LADDERS)
@@ -110,7 +110,7 @@ def test_a_ladder_ends_with_the_way_on(learner):
 
 @pytest.mark.newest
 def test_the_project_fits_together_and_only_its_setting_names_the_repository(tmp_path):
-    """What is committed is what `build` writes here; in a fork, it names the fork alone."""
+    """The committed notebooks are those that `build` writes; in a fork, they name only the fork."""
     assert [problem for name in LADDERS for problem in review.ladder_problems(name)] == []
     assert list(review.project_problems(ROOT, LADDERS)) == []
     fork = "https://github.com/somebody/kernels"
@@ -166,7 +166,7 @@ def test_a_line_without_a_name_of_its_own_gives_nothing_away():
     assert cells_module._says_something("y = [x]")
 
 
-# What a builder refuses
+# Refusals of the builder
 
 
 @pytest.mark.parametrize("url", ["https://gitlab.com/a/b", "https://github.com/a"])
@@ -185,7 +185,7 @@ def test_an_installed_copy_says_that_it_needs_the_repository(tmp_path):
 
 @pytest.fixture
 def environment(tmp_path, monkeypatch):
-    """An environment for processes that run notebooks: no settings of whoever runs the tests."""
+    """An environment for processes that run notebooks, without the user's own settings."""
     for name in [name for name in os.environ if name.startswith("PUZZLES_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -219,7 +219,7 @@ def test_run_all_on_a_fresh_notebook_reaches_the_end(name, learner, environment,
 
 
 def _texts(cell):
-    """What a code cell showed, as text."""
+    """The output of a code cell, as text."""
     parts = [o.text if "text" in o else o.data.get("text/plain", "") for o in cell.outputs]
     return "".join(parts)
 

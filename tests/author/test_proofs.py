@@ -1,4 +1,4 @@
-"""What was proven is taken from before while nothing of it changed, and no longer."""
+"""A proof is kept as long as nothing changes that it depends on, and no longer."""
 
 from __future__ import annotations
 

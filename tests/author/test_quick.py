@@ -1,4 +1,4 @@
-"""`make quick` runs the tests of what differs from the last commit, and no others."""
+"""`make quick` runs the tests of the files that differ from the last commit, and no others."""
 
 from __future__ import annotations
 

@@ -53,7 +53,10 @@ def test_the_wheel_needs_no_extras_to_run_the_notebook_and_judge_a_solution(tmp_
         f"here = [n for n in {EXTRAS!r} if u.find_spec(n)];"
         "print(json.dumps([puzzles.__file__, here]))"
     )
-    alone = [python, "-I"]  # where its folder, the current one and PYTHONPATH are not importable
+    alone = [
+        python,
+        "-I",
+    ]  # so that the current folder and PYTHONPATH are not importable
     settings = {"JAX_PLATFORMS": "cpu", "HOME": str(folder), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
         [*alone, "-c", probe], capture_output=True, check=True, cwd=folder, env=settings

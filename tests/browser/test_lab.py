@@ -287,7 +287,7 @@ _SMALLEST = """() => Math.min(...[...document.querySelectorAll('.pz-walk *')]
 
 
 def _verdict_on(puzzle: str, answer: str) -> str:
-    """What is said in a puzzle of another one's solution."""
+    """The message about a solution of another puzzle."""
     return verdict_page(puzzles.judge(puzzles.find(puzzle), puzzles.find(answer).solution))
 
 
@@ -438,7 +438,7 @@ _TEXTS = """function* texts() {
   }
 }"""
 
-# Texts that end beyond the page, and beyond a box that cuts what it holds and does not scroll.
+# Texts that end beyond the page, or beyond a box that clips its contents and does not scroll.
 _CUT = (
     f"() => {{ {_TEXTS}"
     + """
@@ -596,7 +596,7 @@ def test_no_text_of_a_diagram_leaves_it_or_overlaps_another(path: Path, page: Pa
 
 
 def texts_at_fault(whole: list[float], texts: list) -> list[str]:
-    """What lies outside `whole`, and which pairs share more than a pixel in both directions."""
+    """The boxes outside `whole`, and the pairs that share more than a pixel in both directions."""
     faults = [
         f"outside: {words}"
         for words, (x0, y0, x1, y1) in texts

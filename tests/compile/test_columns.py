@@ -1,4 +1,4 @@
-"""1-D masks as columns: what is refused without libtpu, and that libtpu says the same."""
+"""1-D masks as columns: refused without libtpu, exactly when libtpu refuses them."""
 
 from __future__ import annotations
 

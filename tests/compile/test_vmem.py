@@ -1,4 +1,4 @@
-"""What a receipt says of the VMEM of few rows is what libtpu allocates."""
+"""A receipt's VMEM for blocks of few rows is as large as libtpu's allocation."""
 
 from __future__ import annotations
 

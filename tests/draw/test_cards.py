@@ -1,4 +1,4 @@
-"""Cards hold what they are given, escaped, and read without a style sheet."""
+"""Cards hold their texts, escaped, and can be read without a style sheet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of copies by hand: who flies while the kernel computes, and where nobody can know."""
+"""The picture of copies by hand: in flight while the kernel computes, or unknown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def data(fn, *args):
 
 
 def drawn(name, mistake=None):
-    """What a walk knows of a puzzle's launch, and its text."""
+    """The data of a walk through a puzzle's launch, and its text."""
     puzzle = puzzles.find(name)
     fn = puzzle.solution if mistake is None else mistaken(name, mistake)
     whole = data(fn, *puzzle.arguments(0))
@@ -61,7 +61,7 @@ def test_one_buffer_and_two_slots_look_plainly_different():
         "slots_ref[1]": ">>>#>>>#",
     }
     assert "a copy is in flight in 4 of 5 phases" in says
-    # A wait is short where its copy could fly before.
+    # A wait is short if its copy was in flight before.
     assert edges(serial, 10) == [10 * n for n in range(11)]
     assert np.diff(edges(ahead, 10))[::2].tolist() == [10, 4, 4, 4, 4]
     assert table(drawn("copy_rows")[0]) == {"kernel": "w#w", "rows_ref": ">#<"}
@@ -93,7 +93,7 @@ FAULTS = {  # the slot, the sentence, the moment
     ("double_buffered_sum", "waits for the next copy"): (
         "slots_ref[0]", "The last wait was for a copy into `slots_ref[1]`", 1,
     ),
-    ("fix_the_copy", "waits after the use"): (  # what the learner begins with
+    ("fix_the_copy", "waits after the use"): (  # the learner's starter
         "in_ref[0]", "`out_ref[slot] = 2 * in_ref[slot]` reads `in_ref[0]`", 0,
     ),
     ("fix_the_copy", "does not wait for the last copies"): (
@@ -111,7 +111,7 @@ def test_what_is_touched_too_early_is_crossed_in_its_slot(which):
     spans = marked(found)
     assert (rows(found).index(slot), at, at + 1) in spans["fault"]
     assert bool(spans["landed"]) == (which[1] == "waits for the next copy")
-    # Only what goes wrong first is told.
+    # Only the first error is reported.
     assert f"✗ {found.faults[0].says}" in text
     assert text.count("✗") == 1
     assert ("Later errors are crossed out as well." in text) == (len(found.faults) > 1)

@@ -38,7 +38,7 @@ def copy(x_ref, o_ref):
 
 
 def call(grid, spec, out_spec, x=X, out=None, kernel=copy, **kw):
-    """One launch over blocks of one input."""
+    """A launch over blocks of a single input."""
 
     launch = pl.pallas_call(
         kernel, grid=grid, in_specs=[spec], out_specs=out_spec, out_shape=out or x, **kw
@@ -161,13 +161,13 @@ def test_a_walk_agrees_with_the_receipt(name, shown):
 
 
 def opened(page: str) -> str:
-    """A page without its scripts, and without what they need to find."""
+    """A page without its scripts and without the elements that they look up."""
     return re.sub(r" data-s=\"[^\"]*\"|<script.*?</script>", "", page, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_turned_to_a_step_a_walk_is_what_it_is_when_it_opens_there(name):
-    """What the script does to a page, done here: each change is put where its number stands."""
+    """The effect of the script on a page: each change replaces its number."""
     (data,) = data_of(*LAUNCHES[name]())
     page = _draw.walk_page([data])
     kept = list(turned(page))
@@ -361,7 +361,7 @@ def test_prefetched_numbers_are_listed_and_untouched_blocks_are_hatched():
 
 
 def test_all_that_a_step_reads_is_marked_whoever_reads_it():
-    """An index map at every step; the kernel where it comes by."""
+    """An index map at every step; the kernel at the steps that run."""
     puzzle = puzzles.find("grouped_matmul")
     _, data = draw(puzzle.solution, puzzle.arguments(0))
     lists = {o["name"]: o for o in data["operands"] if o["role"] == "scalar"}

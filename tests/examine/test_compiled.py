@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("compiler")
 
 
 def gaps(found) -> list[str]:
-    """What was not looked at."""
+    """The parts that were not looked at."""
     assert (found.findings, found.code) == ((), 0)
     assert not any(line.startswith("compile") for line in found.looked)
     return [line for line in Reply.of("a target", found).gaps if line.startswith("compile")]

@@ -26,7 +26,7 @@ TYPED = ("f32[32,128]", "f32[16,128]", "--baseline", "costs.json")
 @pytest.fixture
 def wrote(folder_here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Writes the module that is examined."""
-    # Two files of one length, written in one second, are one to Python's cache.
+    # Python's cache cannot tell two files of the same length, written in the same second, apart.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def write(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What `examine` says, of what it can read and of what it cannot."""
+"""The report of `examine`, on programs that it can read and on others."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_finding_has_operand_step_line_and_remedy() -> None:
     assert found.code == 1
     assert "✗ out-of-bounds · kernel · x_ref · step (3,)\n" in str(found)
     assert f"→ {one.remedy}" in str(found)
-    # The blocks show it, and who runs it would stop at it: it is told once.
+    # The blocks show it, and a run would stop at it: it is reported once.
     assert len(found.findings) == 1
     assert "uninitialised, hazard: what comes after the first error" in found.not_looked
     data = json.loads(found.to_json())
@@ -141,7 +141,7 @@ def over(grid):
 @sample.in_turn
 def test_what_is_too_large_is_simulated_in_part_or_not_and_it_says_so() -> None:
     examine(over((2, 2)), X)  # what JAX imports and compiles once
-    start = time.process_time()  # of one process: other people's seconds are not ours
+    start = time.process_time()  # of this process alone: the seconds of others do not count
     found = examine(over((1000, 1000)), X)
     assert time.process_time() - start < 5
     assert "uninitialised, hazard: in NumPy, the first 250 of 1,000,000 steps" in found.looked
@@ -231,7 +231,7 @@ def test_callables_of_every_kind_are_shown_and_counted(capsys: pytest.CaptureFix
 def test_where_copies_cannot_be_followed_the_numbers_still_tell(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where data decide which of them come next, say."""
+    """For example, if data decide which of them come next."""
     monkeypatch.setattr(simulator, "copied", lambda _: None)
 
     def kernel(x_ref, o_ref, buffer, semaphore):

@@ -30,7 +30,7 @@ def negate(x_ref, o_ref):
 
 
 def told(found: Examination) -> list[tuple]:
-    """What is found, and where."""
+    """The findings and their places."""
     return [(one.kind, one.operand, one.step) for one in found.findings]
 
 
@@ -334,7 +334,7 @@ def test_scalars_that_the_kernel_writes_are_followed_from_step_to_step() -> None
     assert launch.dot_flops == 2 * 8 * 128 * 128
     (copied,) = {one.executed.tobytes(): one for one in launch.copies}.values()
     assert copied.executed.tolist() == [1, 1, 1, 1]
-    # The last step takes what is not there.
+    # The last step reads outside of the array.
     found = examine(fn, jnp.ones(1, i32), pages)
     assert told(found) == [("out-of-bounds", "x_hbm", (3,))]
 
@@ -398,7 +398,7 @@ def stored_under_a_mask(first):
     + [(stored_under_a_mask, ("o_ref", ()))] * hasattr(pltpu, "store"),  # not on every JAX
 )
 def test_what_a_kernel_does_through_a_view_is_simulated(make, unset, first: bool) -> None:
-    """And what it reads there that nobody wrote `first` is told."""
+    """A read of memory that was never written is reported `first`."""
     fn, x, right = make(first)
     found = examine(fn, x)
     assert (told(found), found.unseen) == ([] if first else [("uninitialised", *unset)], ())

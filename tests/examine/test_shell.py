@@ -1,4 +1,4 @@
-"""What a CI job trusts: exit codes that hold, and one JSON document whatever a kernel prints."""
+"""Promises to a CI job: exit codes, and one JSON document, whatever a kernel prints."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_standard_output_is_one_json_document(capfd: pytest.CaptureFixture) -> N
     said = capfd.readouterr()
     assert json.loads(said.out)["code"] == 0
     assert all(one in said.err for one in ("a module may print", "and C, below"))
-    assert "step 1" not in said.out + said.err  # a kernel prints where it is run for its numbers
+    assert "step 1" not in said.out + said.err  # a kernel prints when it is run for its numbers
 
 
 def report(*severities: str, unread: str = "", gaps: tuple[str, ...] = ()) -> subprocesses.Reply:

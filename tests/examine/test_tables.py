@@ -1,4 +1,4 @@
-"""What `examine` says of others' kernels: nothing of right ones, the fault of wrong ones."""
+"""`examine` on kernels of others: no finding in a right kernel, the fault of a wrong kernel."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_planted_fault_is_found_and_named(
         monkeypatch.setattr("puzzles._compile.compiler.has_libtpu", lambda: False)
     elif not has_libtpu():
         pytest.skip("needs libtpu")
-    # Two cores share a grid on v5p; on v5e, which has one, what they would do is a warning.
+    # Two cores share a grid on v5p; on v5e, which has one, the same conflict is a warning.
     found = examine(*fault.launch(), chips=("v5p",) if fault.kind == "parallel" else ("v5e",))
     told = [one for one in found.findings if fault.found_by(one)]
     assert told, found

@@ -1,4 +1,4 @@
-"""What basics states, shown by running; basics.toml names each."""
+"""The statements of basics, shown by running code; basics.toml lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What collectives states, shown by running; collectives.toml names each."""
+"""The statements of collectives, shown by running code; collectives.toml lists them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_steps_that_share_a_semaphore_are_told() -> None:
 def test_without_credits_a_device_is_n_minus_2_steps_ahead() -> None:
     assert "while device 2 still sends it" in found("ring_all_reduce", "has no credits")
     # A device waits for data from its left alone. If its right neighbour has not begun, the data
-    # of n - 2 others, and its own, can still go on, until they would have to pass that one.
+    # of n - 2 other devices, and its own, can still go on until they reach that device.
     for n in (3, 4, 8):
         arrives = {0: 0}  # device 1 never sends; the step in which device d lacks data first
         for device in range(2, n + 1):

@@ -1,4 +1,4 @@
-"""What grouped_matmul states, shown by running; grouped_matmul.toml names each."""
+"""The statements of grouped_matmul, shown by running code; grouped_matmul.toml lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pipelines states, shown by running; pipelines.toml names each."""
+"""The statements of pipelines, shown by running code; pipelines.toml lists them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_detect_races_tells_a_missing_wait_and_no_shared_semaphore(shared, told,
             copy.wait()
 
     x, racing = random(16, 128), pltpu.InterpretParams(detect_races=True)
-    raises = told and jax.__version_info__ >= (0, 12)  # where JAX printed the race before
+    raises = told and jax.__version_info__ >= (0, 12)  # JAX has printed the race to it
     with pytest.raises(RuntimeError) if raises else contextlib.nullcontext() as error:
         jax.block_until_ready(from_hbm(kernel, *SLOT, interpret=racing)(x))
     pltpu.reset_tpu_interpret_mode_state()
@@ -173,7 +173,7 @@ BYTES_A_CYCLE = CHIPS["v5e"].hbm_bytes_per_second / CLOCK
 
 
 def a_round(name: str, rows: int) -> float:
-    """The estimated cycles of one round of a sum over blocks of so many rows."""
+    """The estimated cycles of a round of a sum over blocks of `rows` rows."""
     puzzle = puzzles.find(name)
     fn = _puzzle.load(puzzle, puzzle.text.replace("64", str(rows)), f"{rows}-rows")[name]
     few, many = (estimated(fn, S((rows * n, 1024), f32)) for n in (16, 32))
@@ -191,7 +191,7 @@ def test_the_estimate_counts_a_copy_that_is_waited_for_and_none_that_was_started
 
 
 def pipeline(body, grid, o_map, scratch=()):
-    """`body` over (8, 128) blocks of x, written where `o_map` says."""
+    """`body` over (8, 128) blocks of x, written to the blocks of `o_map`."""
 
     def kernel(x_ref, o_ref, *scratch_refs):
         block = pl.BlockSpec((8, 128), lambda *at: (at[-1], 0))

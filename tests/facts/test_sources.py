@@ -37,7 +37,7 @@ def arrays(dtype: type) -> Callable:
     return lambda *shape: S(shape, dtype)
 
 
-# What an expression that holds may speak of.
+# The names that an expression may use.
 NAMES = {
     "arguments": lambda name, case: puzzles.find(name).arguments(case),
     "bf16": arrays(jnp.bfloat16),
@@ -88,7 +88,7 @@ SOURCES = {"source", "test", "holds"}
 
 
 def problems(listed: list[Fact]) -> Iterator[str]:
-    """What is wrong with a list of facts, each with its remedy."""
+    """The faults of a list of facts, each with its remedy."""
     for fact in listed:
         yield from problems_of(fact)
     yield from repeated(listed)

@@ -1,4 +1,4 @@
-"""What splash_attention states, shown by running; splash_attention.toml names each."""
+"""The statements of splash_attention, shown by running code; splash_attention.toml lists them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_the_table_beside_production(beside_production):
         assert (mine.steps < theirs.steps) == (name != "full")
         assert mine.fetched <= theirs.fetched
         assert mine.bytes <= theirs.bytes
-        tiles = mine.steps // 8  # of one head, whose list all walk
+        tiles = mine.steps // 8  # of a single head, whose list all heads follow
         assert mine.lists == 16 * tiles
         assert mine.lists < theirs.lists
     causal = beside_production["causal"]

@@ -1,4 +1,4 @@
-"""What is said of every answer in answers.toml: a sentence and a remedy of its own, or none."""
+"""The message on every answer in answers.toml: a sentence and a remedy of its own, or none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from puzzles._record import edits_of
 
 LISTED = tomllib.loads(Path(__file__).with_name("answers.toml").read_text(encoding="utf-8"))
 ANSWERS = LISTED["answer"]
-# What none of them is told, unless it is listed as said.
+# Texts that no message contains, unless the answer lists them.
 NEVER = (
     "Your numbers are those of",
     "read it with `x_ref[...]`",

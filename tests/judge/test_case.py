@@ -1,4 +1,4 @@
-"""A case makes what it holds when first asked for, once, and nobody can write into it."""
+"""A case makes its arrays on first use, once, and they are read-only."""
 
 from __future__ import annotations
 

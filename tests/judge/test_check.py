@@ -252,7 +252,7 @@ def test_a_pass_shows_the_learners_launch_the_ladder_and_other_answers(monkeypat
     assert "pz-walk" in page
     assert page.count("A solution that ") == 3
     assert "Your first kernel passes." in verdict.notes
-    assert '<a href="#1.-add_ten' not in page  # the next puzzle comes after this one
+    assert '<a href="#1.-add_ten' not in page  # the next puzzle follows this puzzle
     assert ">add_reversed_blocks</a>" in page
 
 

@@ -1,4 +1,4 @@
-"""A verdict on wrong numbers says where they are, and claims no more than it knows."""
+"""A verdict on wrong numbers gives their places, and claims no more than it knows."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_who_is_close_is_told_how_close(error: str, close: bool) -> None:
 
 
 def likeness(want: np.ndarray, got: np.ndarray, **args: object) -> str | None:
-    """What is said of `got` where the spec gives `want` of these arguments."""
+    """The verdict on `got` if the spec returns `want` for these arguments."""
     names = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in args]
 
     def spec() -> None: ...

@@ -27,7 +27,7 @@ BY_HEART = {
 
 @pytest.mark.parametrize("name", BY_HEART)
 def test_sizes_known_by_heart_do_not_help(name: str) -> None:
-    """Each passes the listed cases; some draw, and every one at the given seeds, refuses it."""
+    """Each answer passes the listed cases; a random case refuses it, at each of the given seeds."""
     puzzle, edit = BY_HEART[name]
     fn = edited(puzzle, edit)
     puzzle = dataclasses.replace(puzzles.find(puzzle), scale=None)  # it would refuse some first

@@ -81,7 +81,7 @@ def test_one_buffer_is_remarked_on() -> None:
 
 @pytest.mark.parametrize("observed", [False, True])
 def test_nobody_writes_into_the_tables_of_kernels(observed: bool) -> None:
-    """Nor does the spec, which gets the same ones."""
+    """Nor does the spec, which gets the same arrays."""
 
     def row_sum(x, table):
         table[0] += 1

@@ -1,4 +1,4 @@
-"""When two numbers are equal: up to rounding, infinite ones by sign, NaN to NaN."""
+"""When two numbers are equal: up to rounding, infinities by sign, NaN to NaN."""
 
 from __future__ import annotations
 

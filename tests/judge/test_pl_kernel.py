@@ -1,6 +1,6 @@
 """Answers by `pl.kernel` are judged as answers by `pallas_call` are, on every JAX.
 
-Where JAX has no such `pl.kernel`, `kernels_on_old_jax` adds it: these cells are the same.
+If JAX has no such `pl.kernel`, `kernels_on_old_jax` adds it: these cells are the same.
 """
 
 from __future__ import annotations

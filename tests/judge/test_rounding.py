@@ -1,4 +1,4 @@
-"""Narrow floats are rounded where a program says so, and as often as a puzzle allows."""
+"""Narrow floats are rounded when a program says so, and as often as a puzzle allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""At the production shape an answer costs what the reference does, or the verdict shows both."""
+"""At the production shape an answer costs as much as the reference, or the verdict shows both."""
 
 from __future__ import annotations
 

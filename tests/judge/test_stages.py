@@ -1,4 +1,4 @@
-"""What is judged is what runs, on every case."""
+"""The judged program is the program that runs, on every case."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROW_SUM = puzzles.find("row_sum")
 
 
 def test_a_gradient_is_that_of_the_rule() -> None:
-    """What the puzzle observes sees the learner's `custom_vjp`, not the function under it."""
+    """The puzzle's observers see the learner's `custom_vjp`, not the function under it."""
 
     @jax.custom_vjp
     def add_ten(x):

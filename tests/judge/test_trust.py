@@ -63,7 +63,7 @@ def test_an_interrupt_in_any_question_is_one_sentence(
     passes(notebook)
 
 
-# The signal may come inside a destructor, where Python can only report it.
+# The signal may arrive inside a destructor, and there Python can only report it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("milliseconds", [5, 60, 200])
@@ -117,7 +117,7 @@ def test_a_shadowed_name_is_the_learners_error_and_heals(
 
 @pytest.mark.slow
 def test_cells_run_in_any_order_and_two_notebooks_share_a_kernel() -> None:
-    """All cells of two ladders in one namespace, shuffled: every check passes, twice."""
+    """All cells of two ladders in a shared namespace, shuffled: every check passes, twice."""
     puzzles = [*find_puzzles("basics")[:4], *find_puzzles("splash_attention")[:2]]
     order = random.Random(20).sample(puzzles, len(puzzles))
     notebook = Notebook()

@@ -1,4 +1,4 @@
-"""How much a ladder makes its learner read before they write, and write again what they wrote."""
+"""How much a learner reads before they write, and how much they write twice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RETYPED = 1 / 3
 
 LADDERS = sorted(BUDGETS)
 
-# Code, pictures and what is folded away: nobody has to read them as prose.
+# Code, pictures and folded text: nobody has to read them as prose.
 _NOT_PROSE = re.compile(
     r"```.*?```|<details>.*?</details>|!\[[^\]]*\]\([^)]*\)|<[^>]+>|\]\([^)]*\)", re.DOTALL
 )
@@ -78,7 +78,7 @@ def asked(puzzle: Puzzle) -> set[str]:
 
 
 def retyped(puzzles: list[Puzzle]) -> Iterator[tuple[str, float, set[str]]]:
-    """Of each puzzle, the part of its lines that earlier ones asked for, and these lines."""
+    """Of each puzzle, the part of its lines that earlier puzzles asked for, and these lines."""
     before: set[str] = set()
     for puzzle in puzzles:
         lines = asked(puzzle)

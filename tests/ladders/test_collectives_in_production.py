@@ -81,7 +81,7 @@ def test_nothing_is_found_wrong_in_tpu_inferences_kernel(devices: int) -> None:
 
 
 def ring(mesh: Mesh | AbstractMesh, devices: int, causal: bool, interpret: bool):
-    """tokamax's ring attention of one head over a mesh, with its kernel's default blocks."""
+    """tokamax's ring attention for a single head over a mesh, with its kernel's default blocks."""
     kernels, masks, rings = (
         wheels.module(f"{SPLASH}.{name}")
         for name in ("splash_attention_kernel", "splash_attention_mask", "ring_attention_kernel")

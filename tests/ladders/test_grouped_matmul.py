@@ -3,7 +3,7 @@
 Numbers are compared at the tolerances of JAX's tests of Megablox (`tolerances` in
 https://github.com/jax-ml/jax/blob/main/tests/pallas/tpu_gmm_test.py). Sizes are drawn as there,
 and also such that add up to less. Every kernel is compiled once: sizes are data. JAX skips its own
-tests of `gmm` where there is no TPU; the kernels run under `interpret=True` all the same.
+tests of `gmm` without a TPU, though the kernels run under `interpret=True`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def sizes_of(number: int, E: int, M: int, bm: int, full: bool = False) -> np.nda
     unit = int(r.choice([1, bm]))
     end = M if full else int(r.choice([M, bm, unit * r.integers(1, M // unit + 1)]))
     some = unit * r.integers(0, end // unit + 1, r.integers(1, E + 1))
-    cuts = np.sort(r.choice(some, E - 1))  # where two are equal a group is empty
+    cuts = np.sort(r.choice(some, E - 1))  # if two are equal, a group is empty
     return np.diff(cuts, prepend=0, append=end)
 
 
@@ -98,7 +98,7 @@ def written_or_aliased(launch: Launch, visited: set[int]) -> None:
 
 @dataclass
 class Exam:
-    """What a puzzle gets before the group sizes, what JAX's kernel; and numbers by ragged dots."""
+    """Operands before the group sizes, of a puzzle and of JAX's kernel; numbers by ragged dots."""
 
     mine: list
     theirs: list
@@ -166,7 +166,7 @@ PUZZLES += [("local_experts", first) for first in range(0, E, LOCAL)]
     ("puzzle", "dtype"), sample.some(list(itertools.product(PUZZLES, ("float32", "bfloat16"))), 2)
 )
 def test_numbers_and_work_are_those_of_ragged_dot_and_megablox(puzzle, dtype):
-    """On one chip of three, too. What nobody owns is zeros, where gmm leaves what it finds."""
+    """Also on one chip of three. Rows without an owner are zeros; gmm leaves them unwritten."""
     (name, first), dtype = puzzle, getattr(jnp, dtype)
     exam, solution, (bm, bk, bn) = exam_of(name, dtype, first), find(name).solution, TILING[name]
     options = dict(preferred_element_type=dtype, tiling=(bm, bk, bn), interpret=True)
@@ -237,7 +237,7 @@ def test_the_visits_are_those_of_megablox(E, M, bm):
             assert a.dtype == np.int32
             np.testing.assert_array_equal(a[:steps], b[:steps], err_msg=str(sizes))
             assert (np.diff(a[:steps]) >= 0).all()  # one right after another
-        # What nobody visits is legal, and repeats the last visit.
+        # A tile that no visit needs is legal, and repeats the last visit.
         assert ((got[0] >= 0) & (got[0] < E) & (got[1] >= 0) & (got[1] < M // bm)).all(), sizes
         assert all(len(set(x[max(steps, 1) - 1 :].tolist())) == 1 for x in got[:2]), sizes
 
@@ -272,7 +272,7 @@ def test_gate_and_up_in_one_launch_train(dims):
     sample.some([(128, 256, "float32"), (2048, 512, "bfloat16"), (3072, 640, "bfloat16")], 2),
 )
 def test_blocks_with_scales_agree_with_jax_and_with_float64(K, N, dtype):
-    """`jax.nn.scaled_matmul` gets the rows of one group, with scales of 1."""
+    """`jax.nn.scaled_matmul` gets the rows of a single group, with scales of 1."""
     lhs, integers, scales, sizes = block_scaled_grouped_matmul.make_inputs(
         jax.random.key(0), M=128, K=K, N=N, sizes=(50, 0, 61, 3), dtype=dtype
     )

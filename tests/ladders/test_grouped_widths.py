@@ -1,4 +1,4 @@
-"""Widths that nobody tuned for: right numbers, or a sentence that names what to pad to."""
+"""Widths that nobody tuned for: right numbers, or a sentence with the width to pad to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PUZZLES = (  # those with tiles that fit the layer
 )
 PRODUCTS = (*PUZZLES, "launch_grouped_matmul")
 BLOCKS = "block_scaled_grouped_matmul"  # its K is a multiple of 128
-BUFFERS = 12 * 2**20  # of 16 MiB on the smallest chips: the rest is for what a body holds itself
+BUFFERS = 12 * 2**20  # of 16 MiB on the smallest chips: the rest is for the body's own values
 ENDS = jnp.array([50, 90])  # of groups, or sizes of them
 
 
@@ -139,7 +139,7 @@ CHOOSE = {
 @pytest.mark.parametrize("name", CHOOSE)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["f32", "bf16"])
 def test_widths_that_are_padded_as_told_are_taken(name: str, dtype: Any) -> None:
-    """What is refused is named with the next multiple of 512, which wide blocks divide."""
+    """A refused width is named with the next multiple of 512, which wide blocks divide."""
     choose, dtype, refused = CHOOSE[name], jnp.dtype(dtype), 0
     for K, N in itertools.product((100, 600, 1408, 2880, 4100, 14400, 20000), (100, 1000, 14400)):
         try:
@@ -180,7 +180,7 @@ def test_real_layers_cost_little_more_than_megablox_at_its_best(layer: str) -> N
             trace(functools.partial(gmm, tiling=(bm, 1024, 1024), **options), *args)[0]
             for bm in (512, 256, 128)
         ]
-        # `tiles` may move more bytes or take more steps, if they cost less than what they save
+        # `tiles` may move more bytes or take more steps, if they save more time than they cost
         mine, best = (
             price((ours,), CHIPS["v5e"]).seconds,
             min(price((one,), CHIPS["v5e"]).seconds for one in theirs),
@@ -207,7 +207,7 @@ def test_real_layers_compile_for_tpus(compiler: Compiler, layer: str, M: int) ->
 
 
 def other(name: str, **dims: int) -> list:
-    """The shapes of a product whose weights are those of another one."""
+    """The shapes of a product that gets the weights of another product."""
     _, *weights = shapes(name, **dict(M=128, K=256, N=128, E=2) | dims)
     return [S((128, 256), jnp.float32), *weights]
 
@@ -242,7 +242,7 @@ TOLD = [
 def test_what_does_not_fit_is_refused_and_told_what_to_pad_to(
     name: str, args: list, says: str
 ) -> None:
-    """Where weights are another product's, the interpreter would clamp, and give numbers."""
+    """With the weights of another product the interpreter would clamp, and return numbers."""
     first = (jnp.int32(0),) if name == "local_experts" else ()
     with pytest.raises(ValueError, match=says):
         trace(find(name).solution, *args, ENDS, *first)

@@ -1,4 +1,4 @@
-"""What is right in NumPy is right in JAX's own simulator of a TPU."""
+"""Answers that are right in NumPy are right in JAX's own simulator of a TPU."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def cell_of(name: str, word: str) -> str:
 
 
 def said(*lines: str, **environment: str) -> str:
-    """What a fresh Python prints."""
+    """The output of a fresh Python."""
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(["import jax", *lines])],
         capture_output=True,
@@ -52,7 +52,7 @@ def test_where_jax_runs_already_the_setup_cell_does_no_harm() -> None:
 @sample.drill
 @pytest.mark.parametrize("devices", [1, 2, 4])
 def test_the_cell_about_several_devices_runs_on_any_number_of_them(devices: int) -> None:
-    """One is what a session has that ran JAX before the first cell, or a small TPU."""
+    """One device: a session that ran JAX before the first cell, or a small TPU."""
     code = cell_of("local_experts", "jax.shard_map")
     first = SETUP_FIRST.replace('devices", 4', f'devices", {devices}')
     says = f"the sum over {devices} devices equals the whole"
@@ -64,7 +64,7 @@ def test_the_cell_about_several_devices_runs_on_any_number_of_them(devices: int)
 @sample.in_turn
 @pytest.mark.parametrize("devices", sample.some([1, 2, 4]))
 def test_the_layer_in_which_all_meet_equals_a_dense_mixture(devices: int) -> None:
-    """The cell asserts it. It runs what a learner wrote where that passed its check."""
+    """The cell asserts it. It runs the learner's answer if that has passed its check."""
     code = cell_of("block_scaled_grouped_matmul", "jax.shard_map")
     first = SETUP_FIRST.replace('devices", 4', f'devices", {devices}')
     mine = "check(find('local_experts').solution)"

@@ -1,9 +1,9 @@
 """The pipelines ladder's last exam: paged attention, over lengths and tables nobody tuned for.
 
 Numbers are compared with a dense reference in float64, and with JAX's own `paged_attention`, run as
-its authors would where there is no TPU: in JAX's simulator, on pages without NaN and on texts that
-have keys. Its own test looks at such texts, with atol 1e-2 and rtol 2e-2, and is skipped: "This
-kernel has data races that need to be fixed" (`test_paged_attention` in
+its authors would without a TPU: in JAX's simulator, on pages without NaN and on sequences that have
+keys. Its own test takes such sequences, with atol 1e-2 and rtol 2e-2, and is skipped: "This kernel
+has data races that need to be fixed" (`test_paged_attention` in
 https://github.com/jax-ml/jax/blob/main/tests/pallas/tpu_paged_attention_kernel_test.py). On one
 core none shows here. Pages that are fetched are counted by the copies that both kernels start.
 
@@ -119,7 +119,7 @@ def test_numbers_on_the_shapes_of_jaxs_own_test(dtype, page, K, group, H):
     got = interpreted(SUMMIT, q, k, v, lengths, table)
     k, v = (x[:, table].swapaxes(0, 1).reshape(6, K, 2048, H) for x in (k, v))
     want = util.grouped_query_attention_reference(q / np.sqrt(H).astype(dtype), k, v, lengths)
-    # theirs is NaN where a text has no key
+    # theirs is NaN for a sequence without keys
     assert (got[0] == 0).all()
     got, want = (np.asarray(x[1:], np.float32) for x in (got, want))
     np.testing.assert_allclose(got, want, rtol=2e-2, atol=1e-2)
@@ -148,7 +148,7 @@ WINDOWED = list(itertools.product(SHAPES, (1, PAGE, 2 * PAGE + 3, 10 * PAGE), (T
 def test_windows_and_sinks_beside_a_dense_reference_and_that_of_jaxs_ragged_kernel(
     shape, window, sinks
 ):
-    """JAX's has no sinks, so it is compared where they are -inf."""
+    """JAX's kernel has no sinks, so it is compared with sinks of -inf."""
     args = q, k, v, *where = made(np.random.default_rng(2), *SHAPES[shape], garbage=1.0)
     N, lengths = q.shape[1], np.asarray(where[0])
     logits = np.linspace(-3, 100, N) if sinks else np.full(N, -np.inf)
@@ -192,7 +192,7 @@ def test_latents_beside_a_dense_reference_and_that_of_jaxs_ragged_kernel(shape, 
     args = made(np.random.default_rng(4), lengths, N, 1, each, garbage=garbage, dtype=dtype)
     q, (rows,), _, *where = args
     V, scale = rows.shape[2] // 2, q.shape[2] ** -0.5
-    # a power of two times what is exact in bf16, so it stays exact
+    # a power of two times values that are exact in bf16, so it stays exact
     got = np.asarray(interpreted(find("latent_attention").solution, q / 16, rows, *where, V))
     limit = {"float32": 2e-5, "bfloat16": 1e-2}[dtype]
     want = dense(q * jnp.asarray(0.0625 / scale, jnp.float32), rows[None], rows[None], *where)
@@ -291,7 +291,7 @@ def test_numbers_and_fetches_beside_jax(shape, dtype):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_slot_that_jax_keeps_in_a_prefetched_ref_is_not_taken_for_what_was_passed_in(shape):
-    """A later step reads what an earlier one has written there; nothing is wrong with that."""
+    """A later step may read the values that an earlier step has written there."""
     args = made(np.random.default_rng(5), *SHAPES[shape], garbage=1.0)
     assert foreseen(trace_call(theirs, *args), None) is None
 

@@ -1,4 +1,4 @@
-"""What every puzzle promises, on whatever JAX runs the tests."""
+"""The promises of every puzzle, on the JAX that runs the tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALTERNATIVES = [(puzzle, one) for puzzle in PUZZLES for one in puzzle.alternativ
 
 # On an older JAX, which is Colab's: one of the TPUs that Colab lends.
 CHIPS = None if sample.PARTS == 1 else sample.some(("v5e", "v6e"))
-# How far a mistake gets before it is caught, and so what it costs to judge it.
+# How far a mistake gets before it is caught, which decides the cost of judging it.
 STAGES = ("unsolved", "error", "pallas", "values", "memory", "work", "tpu")
 # One random key here; three in `make graduate`, as in `verify`.
 KEYS = proof.SEEDS if sample.ALL else proof.SEEDS[:1]
@@ -37,7 +37,7 @@ _on_record = functools.cache(verdicts.on_record)
 
 _each = functools.partial(pytest.mark.parametrize, "puzzle", ids=lambda puzzle: puzzle.name)
 each_puzzle = _each(PUZZLES)
-# A solved notebook checks its solutions; on an older JAX, where all four run, a sixth is judged.
+# A solved notebook checks its solutions; on an older JAX all notebooks run, and a sixth is judged.
 IN_TURN = [] if sample.ALL or sample.PARTS > 1 else sample.share(puzzles.ladders(), 4)
 JUDGED = [puzzle for puzzle in sample.share(PUZZLES) if puzzle.ladder not in IN_TURN]
 some_puzzles = _each(JUDGED)
@@ -60,7 +60,7 @@ def test_solution_passes(puzzle: Puzzle) -> None:
 @pytest.mark.graduate
 @_each(sample.share(PUZZLES))
 def test_solution_compiles_for_a_tpu(puzzle: Puzzle, compiler: _compile.Compiler) -> None:
-    """Its first case for one, the puzzles by turns; in `make graduate` all cases of all answers."""
+    """Each answer's first case, the puzzles by turns; in `make graduate` all cases of all."""
     if puzzle.kernel:
         chips = _compile.supported_chips() if CHIPS is None else CHIPS
         others, some = puzzle.alternatives, puzzle
@@ -71,7 +71,7 @@ def test_solution_compiles_for_a_tpu(puzzle: Puzzle, compiler: _compile.Compiler
 
 
 def test_a_production_shape_that_does_not_compile_is_told(compiler: _compile.Compiler) -> None:
-    """A table of 2 MiB, where SMEM has 1; and a puzzle of f32, once a case of it is bf16."""
+    """A table of 2 MiB, though SMEM has 1; and a puzzle of f32 with a case in bf16."""
     summit, tiled = puzzles.find("gapless_attention"), puzzles.find("tiled_matmul")
 
     def long_texts() -> tuple:
@@ -113,7 +113,7 @@ def _kinds(pair: tuple[Puzzle, puzzles.Mistake]) -> dict[str, int]:
 
 
 def _weight(pair: tuple[Puzzle, puzzles.Mistake]) -> tuple[int, str]:
-    """By what judging it takes: how many stages, of a kernel how long; then by its text."""
+    """By the work of judging it: stages, and the length of the kernel; then by its text."""
     puzzle, mistake = pair
     kernel = puzzle.text.partition(_regions.BEGIN)[2].partition(_regions.END)[0]
     digest = hashlib.sha256(repr(mistake).encode()).hexdigest()
@@ -153,7 +153,7 @@ def test_alternative_is_accepted_on_its_first_case(
 
 @functools.cache
 def _first_case_of(puzzle: Puzzle) -> Puzzle:
-    """Drawn, calculated and traced once: what the case of the whole puzzle had, it has, too."""
+    """Drawn, calculated and traced once: it has the arrays of the whole puzzle's case."""
     some = dataclasses.replace(puzzle, cases=puzzle.cases[:1], fresh=None, scale=None)
     vars(cases(some)[0]).update(vars(cases(puzzle)[0]) | {"puzzle": some})
     return some

@@ -223,7 +223,7 @@ TABLES = range(200)
 
 
 def table_of(number: int) -> tuple[list, int, int]:
-    """Masks of JAX's own classes, of one head or several that differ, and sizes of blocks."""
+    """Masks of JAX's own classes, alike or different for several heads, and sizes of blocks."""
     r, kind = np.random.default_rng([8, number]), KINDS[number % len(KINDS)]
     bq, bk = (int(n) for n in r.choice([32, 64, 128], 2))
     T, S = (128 * int(n) for n in r.integers(1, 5, 2))

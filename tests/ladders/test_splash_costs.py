@@ -1,4 +1,4 @@
-"""What a step of training costs, launch by launch, beside JAX's kernels, over masks of many kinds.
+"""The cost of a step of training, launch by launch, beside JAX's kernels, over masks of many kinds.
 
 Nothing runs here: launches are traced, and counted by one rule on both sides, that of
 `puzzles.splash_attention._production`: a column counts for 128, in HBM and in SMEM.

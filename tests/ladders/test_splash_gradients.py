@@ -174,7 +174,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence() -> None:
             )
 
 
-# What the prose states
+# The statements of the prose
 
 
 def test_a_group_walks_one_list_and_lse_is_no_wider_than_the_sequence() -> None:

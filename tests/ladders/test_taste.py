@@ -1,4 +1,4 @@
-"""What this repository asks of its own prose, and the gate of nobody else's.
+"""The rules of this repository's own prose, which forks do not have to follow.
 
 An API name is explained before it is used, a puzzle that is named was met, a figure with a unit has
 its source in tests/facts, an annotation holds in every case.
@@ -59,7 +59,7 @@ def climbed_before(name: str) -> Iterator[str]:
 
 
 def met(puzzle: Puzzle) -> Iterator[Puzzle]:
-    """The puzzles that a reader has met before this one."""
+    """The puzzles before this puzzle."""
     for name in (*climbed_before(puzzle.ladder), puzzle.ladder):
         for one in puzzles.ladder(name):
             if one.name == puzzle.name:
@@ -101,7 +101,7 @@ def api_names(text: str) -> dict[str, int]:
 
 
 def unexplained(puzzle: Puzzle) -> list[str]:
-    """API names in the puzzle's code that neither its prose nor what a reader has met mentions."""
+    """API names in the puzzle's code that neither its prose nor earlier text mentions."""
     fronts = [ladder_module(name) for name in (*climbed_before(puzzle.ladder), puzzle.ladder)]
     told = [text for f in fronts for text in (f.INTRO, *getattr(f, "PARTS", {}).values())]
     told += [prose(puzzle.text), *(prose(one.text) for one in met(puzzle))]
@@ -124,18 +124,18 @@ def test_an_api_name_is_explained_before_it_is_used(puzzle: Puzzle) -> None:
 
 @cache
 def code(puzzle: Puzzle) -> str:
-    """What is no prose in a puzzle's cells."""
+    """The parts of a puzzle's cells that are no prose."""
     cells = _regions.split_cells(puzzle.text)
     return "\n".join(body for marker, body in cells if "[markdown]" not in marker)
 
 
 @cache
 def api() -> set[str]:
-    """Names that the setup cell brings, and what they hold."""
+    """The names that the setup cell defines, and their values."""
     holders = (jax, jnp, np, pl, pltpu, jax.lax, jax.nn, jax.random, jax.experimental)
     found = {name for holder in holders for name in dir(holder)}
     for value in (getattr(holder, name) for holder in (jnp, pl, pltpu) for name in dir(holder)):
-        with contextlib.suppress(TypeError, ValueError):  # what has no signature
+        with contextlib.suppress(TypeError, ValueError):  # an object without a signature
             found.update(inspect.signature(value).parameters)
     return found
 

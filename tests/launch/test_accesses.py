@@ -1,4 +1,4 @@
-"""What a kernel reads too early, never reads or writes, and which blocks nobody is given."""
+"""Operands read too early, never read or never written, and blocks that no step gets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def launched(kernel: Callable, out: str = "its own block") -> Launch:
 
 @dataclass(frozen=True)
 class Line:
-    """`target = source`, or `+=` if it `adds`, at the steps where (a·i + b·j) % 3 < c."""
+    """`target = source`, or `+=` if it `adds`, at the steps with (a·i + b·j) % 3 < c."""
 
     target: str
     source: str
@@ -47,7 +47,7 @@ class Line:
     a: int
     b: int
     c: int
-    data: bool  # and only where data say so
+    data: bool  # and only if data say so
 
     def runs(self, i, j):
         return (self.a * i + self.b * j) % 3 < self.c
@@ -87,7 +87,7 @@ def kernel_of(lines: list[Line]) -> Callable:
 
 
 def expected(lines: list[Line], out: str) -> tuple[tuple, tuple, tuple, tuple]:
-    """Step by step and line by line, with what is in each buffer: early, unread, unwritten, ..."""
+    """Step by step and line by line, with each buffer's contents: early, unread, unwritten, ..."""
     early: dict[str, int] = {}
     read, stored, visits = set(), set(), []
     full = {"o_ref": False, "acc_ref": False}

@@ -23,7 +23,7 @@ ROW = pl.BlockSpec((8, 128), lambda i: (i, 0))
 
 
 def kernel(x_ref, o_ref):
-    """Faults are read from blocks alone, so this one does nothing."""
+    """Faults are read from blocks alone, so this kernel does nothing."""
 
 
 def found(x, out, grid, spec, out_spec, kernel=kernel, semantics=None, **kw) -> tuple[Finding, ...]:
@@ -39,7 +39,7 @@ def one(*args, **kw) -> Finding:
 
 x32 = S((32, 128), f32)
 
-# Any launch: what is wrong with its blocks, by trying every step.
+# The faults of any launch's blocks, by trying every step.
 
 
 def drawn(r: Random, axes: int) -> list[int]:
@@ -104,7 +104,7 @@ def test_what_is_wrong_with_blocks_is_what_trying_every_step_finds() -> None:
     assert len(kinds) == 6, kinds
 
 
-# What index maps in blocks do not tell; the words of the others are those of tests/verdicts.
+# Findings that index maps in blocks do not show; tests/verdicts holds the words of the others.
 
 
 def test_an_element_window_may_not_start_outside():

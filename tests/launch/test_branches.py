@@ -1,4 +1,4 @@
-"""Branches and loops that depend on data: what is known decides, the rest is bounded."""
+"""Branches and loops that depend on data: known values decide, the rest is bounded."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ S = jax.ShapeDtypeStruct
 
 
 CONDITIONS = {
-    # what is known, and what data say: in which of 4 steps it may run, in which it must
+    # a condition that is known or depends on data: the steps of 4 in which it may run, and must
     "data alone": (lambda _, data: data, [1, 1, 1, 1], [0, 0, 0, 0]),
     "known alone": (lambda i, _: i < 2, [1, 1, 0, 0], [1, 1, 0, 0]),
-    # what a branch on data yields is not known either
+    # the results of a branch on data are not known either
     "yielded": (lambda _, d: lax.cond(d, lambda: 1, lambda: 0) == 1, [1] * 4, [0] * 4),
 }
 

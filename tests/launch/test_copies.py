@@ -19,7 +19,7 @@ S = jax.ShapeDtypeStruct
 
 
 def test_a_pipeline_in_a_kernel_is_counted_block_by_block():
-    # The grid (3, 4, 2): a's index changes at every one of 24 steps (64 x 128 f32), b's as well
+    # The grid (3, 4, 2): a's index changes at each of the 24 steps (64 x 128 f32), b's as well
     # (128 x 128 f32), and the output's 12 times.
     one = reference("pipelined_matmul", S((192, 256), f32), S((256, 512), f32))
     assert one.hbm_bytes_read == 24 * 64 * 128 * 4 + 24 * 128 * 128 * 4
@@ -109,11 +109,11 @@ def test_scalars_that_a_copy_overwrites_are_forgotten_and_those_that_it_reads_ar
     assert ends == {("far_ref", "n_ref"): ("hbm", "smem"), ("m_ref", "scalars"): ("smem", "smem")}
 
 
-# Any order of starts, work and waits, and what a replay of it counts.
+# Any order of starts, work and waits, and the counts of a replay.
 
 
 def schedule(r: Random, steps: int) -> list[tuple]:
-    """What each of some steps does: ("start", ref, row, rows, slot), ("wait", slot), ("work",)."""
+    """Events of some steps: ("start", ref, row, rows, slot), ("wait", slot), ("work",)."""
     flying: dict[int, tuple] = {}
     done = []
     for step in range(steps):

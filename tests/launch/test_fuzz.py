@@ -1,6 +1,6 @@
-"""Random launches: what is read from a trace is what their index maps say at every step.
+"""Random launches: the blocks read from a trace are those of the index maps at every step.
 
-And what JAX's TPU simulator makes of them is what was read.
+JAX's TPU simulator agrees.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ELEMENTS = 20_000  # of an array
 EXAMPLES = 84 if sample.ALL else 16  # of each theme: 504 in all
 
 
-# What a launch is. All of it is plain data, so that a failing example can be read.
+# The description of a launch. All of it is plain data, so that a failing example can be read.
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Env:
-    """Where an expression is evaluated: `xp` is NumPy on numbers, jax.numpy in a trace."""
+    """The namespace of an expression: `xp` is NumPy on numbers, jax.numpy in a trace."""
 
     bounds: tuple[int, ...]
     ids: Any
@@ -140,7 +140,7 @@ def value(expression: tuple, env: Env) -> Any:
 
 
 def drawn(theme: str, chance: Random) -> Case:
-    """A launch; `theme` is what every example has, the rest is chance."""
+    """A launch; every example has `theme`, the rest is random."""
     fewest, most = {"vmap": (1, 2), "dots": (0, 1), "dynamic": (0, 1)}.get(theme, (0, 0))
     batches = [chance.randint(2, 3) for _ in range(chance.randint(fewest, most))]
     left = STEPS // math.prod(batches)
@@ -295,7 +295,7 @@ class _Maker:
         return True
 
     def dots(self, inputs: list[Block]) -> list[tuple]:
-        """How each of some dots is guarded: (kind, what decides)."""
+        """How each of some dots is guarded: (kind, deciding value)."""
         kinds = ["always", "when", "both", "loop", "repeat", "switch", "last"]
         kinds += {f"in {x.space}" for x in inputs if x.space != "any"}
         some = {*self.chance.sample(sorted(kinds), self.chance.randint(3, 4))}
@@ -320,7 +320,7 @@ class _Maker:
 
 
 def mark_of(case: Case, ids: Any, first: Callable[[int], Any]) -> Any:
-    """What a step writes: its number and the first elements of its blocks, added up, below 251."""
+    """A step's value: its number plus the first elements of its blocks, modulo 251."""
     mark = 0
     for i, bound in zip(ids, case.bounds, strict=True):
         mark = mark * bound + i
@@ -428,7 +428,7 @@ def blocks(operand: Operand, step: int) -> tuple[tuple[int, int], ...]:
 
 
 def features(case: Case, launch: Launch) -> Counter:
-    """What an example really has."""
+    """The themes that an example really has."""
     inputs, outputs = launch.inputs, launch.outputs[:-1]
     moving = [x for x in (*inputs, *outputs) if x.space != "any"]
     return Counter(
@@ -471,11 +471,11 @@ THEMES = {
 }
 
 
-# What index maps and guards say: every step by plain Python, without a trace.
+# The results of index maps and guards: every step by plain Python, without a trace.
 
 
 def steps_of(case: Case) -> list[tuple[tuple[int, ...], Env]]:
-    """Program ids of each step, those of batches first; and where its expressions are evaluated."""
+    """Program ids of each step, those of batches first; and the namespace of its expressions."""
     tables = [t.array(case.bounds) for t in case.tables]
     grid = (*(size for size, _ in case.vmaps[::-1]), *case.grid)
     return [(ids, Env(case.bounds, ids[len(case.vmaps) :], tables)) for ids in np.ndindex(*grid)]
@@ -496,7 +496,7 @@ def block_at(case: Case, x: Block, axes: list[int | None], ids: Any, env: Env) -
 
 
 def times(case: Case, guard: tuple, env: Env, inputs: Any) -> int:
-    """How often a step executes what is guarded; at most, where a block in VMEM decides."""
+    """How often a step executes a guarded part; the most, if a block in VMEM decides."""
     kind, *given = guard
     if kind in ("when", "both"):
         return int(all(value(e, env) for e in given))
@@ -549,7 +549,7 @@ def compare_with_maps(case: Case, launch: Launch, arguments: list) -> None:
 
 
 def compare_with_simulator(case: Case, launch: Launch, arguments: list) -> None:
-    """What the kernel writes tells its step, and the blocks that it was given in it."""
+    """The values that the kernel writes identify its step, and the step's blocks."""
     results = in_jax(trace_call(function_of(case), *arguments))[: len(case.outputs)]
     wanted = [(np.zeros(x.shape), np.zeros(x.shape, bool)) for x in results]
     for step in range(launch.steps):
@@ -570,7 +570,7 @@ def test_a_launch_is_read_as_its_index_maps_say(theme: str) -> None:
     had: Counter = Counter()
     for seed in range(EXAMPLES):
         case = drawn(theme, Random(f"{theme} {seed}"))
-        print(case)  # which pytest shows where it fails
+        print(case)  # which pytest shows if it fails
         arguments = arguments_of(case)
         launch = trace(function_of(case), *arguments)[-1]
         compare_with_maps(case, launch, arguments)

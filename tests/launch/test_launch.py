@@ -1,6 +1,6 @@
 """Launches read from traces: every expected number is computed by hand in a comment.
 
-What every launch has, its blocks and how often they move, test_fuzz.py compares with plain Python.
+test_fuzz.py compares blocks, and how often they move, with plain Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a receipt says: every number by hand, and every bound by its name."""
+"""Receipts: every number is calculated by hand, and every bound has its name."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_waits_that_no_work_hides_are_said_to_cost_more_than_their_bytes():
     assert one_by_one["causes"].startswith("its waits 1.6 µs")
     on_v6e = rows(puzzles.find("stream_sum").solution, x, chip="v6e")
     assert on_v6e["causes"].startswith("its waits 700 ns")
-    # The first is never hidden; of many copies it is not what takes longest.
+    # The first copy is never hidden; among many copies it does not take the longest.
     two_slots = rows(puzzles.find("double_buffered_sum").solution, S((4096, 1024), f32))
     assert two_slots["time"].endswith("bound by HBM")
 
@@ -163,7 +163,7 @@ def test_a_column_is_stored_wider_than_it_is():
 def test_scalars_are_no_blocks():
     puzzle = puzzles.find("copy_rows")
     cost = Cost(trace(puzzle.solution, *puzzle.arguments(0)), ())
-    assert cost.transfers == 2  # rows in, rows out; where they begin goes to SMEM
+    assert cost.transfers == 2  # rows in, rows out; their first indices go to SMEM
     assert {one.space for one in cost.launches[0].inputs if one.piped} == {"smem"}
 
 

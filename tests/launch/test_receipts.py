@@ -1,4 +1,4 @@
-"""What the references cost at production shapes is what stands on record, byte for byte."""
+"""The references' costs at production shapes equal the record, byte for byte."""
 
 from __future__ import annotations
 

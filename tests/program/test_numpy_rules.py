@@ -33,7 +33,7 @@ UNSIGNED = ("max", "min", "reduce", "dot_general", "cumsum", "clamp", "integer_p
 
 
 class Draw:
-    """Chance, and what is drawn with it."""
+    """A random generator, and the arrays that it draws."""
 
     def __init__(self, seed: str) -> None:
         self.random = np.random.default_rng(list(seed.encode()))
@@ -46,7 +46,7 @@ class Draw:
         return [int(self.random.integers(end)) for end in ends]
 
     def array(self, shape: tuple[int, ...], dtype: str, tame: bool = False) -> np.ndarray:
-        """Small numbers, of which many are equal; if not `tame`, the awkward ones, too."""
+        """Small numbers, of which many are equal; if not `tame`, also infinities, NaN and -0.0."""
         form, few = np.dtype(dtype), self.random.random(shape) < self.of(0, 0.1, 0.5)
         if form.kind in "iu":
             ends = np.iinfo(form)
@@ -61,7 +61,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Program:
-    """A function of chance and of so many arrays of one shape. empty: of empty ones, too."""
+    """A function of a generator and `count` arrays of a shape. empty: they may be empty."""
 
     function: Callable
     dtypes: tuple[str, ...]
@@ -147,7 +147,7 @@ def moving(draw: Draw, x: Any, new: Any = None) -> Any:
 
 
 def indexed(draw: Draw, x: Any, adds: bool = False) -> Any:
-    """Rows, elements, or of each row its own. Where an index may be outside, some are."""
+    """Rows, elements, or an index for each row. If an index may be outside, some are."""
     mode, kind = draw.of("clip", "promise_in_bounds", "fill"), draw.of("one", "two", "batched")
     over = 2 if mode == "clip" or (mode == "fill" and not adds) else 0
     n, x = len(x), jnp.stack([x, x], axis=-1)
@@ -178,7 +178,7 @@ def counted(draw: Draw, x: Any) -> Any:
 
 
 def scanned(draw: Draw, x: Any) -> Any:
-    """Carries and rows, from either end; where there is no turn, nothing is stacked."""
+    """Carries and rows, from either end; without an iteration, nothing is stacked."""
     turns, stacks = draw.of(0, *[len(x)] * 3), draw.of(True, False)
 
     def turn(carry: Any, row: Any) -> tuple:
@@ -270,11 +270,11 @@ def test_a_rule_gives_what_jax_gives(name: str) -> None:
     met: set[str] = set()
     for function, args in programs:
         traced = jax.make_jaxpr(function)(*args)
-        print(traced, args)  # which pytest shows where it fails
+        print(traced, args)  # which pytest shows if it fails
         met |= {e.primitive.name for one, path in visited(traced.jaxpr) for e in (*path, one)}
         for got in evaluated(traced, args):
             compare(name, np.asarray(got), next(wanted))
-    assert name in met or name in ("stack", "tile", "unstack")  # JAX 0.7 has other ones
+    assert name in met or name in ("stack", "tile", "unstack")  # JAX 0.7 has other names
 
 
 def test_no_rule_is_left_out() -> None:

@@ -1,4 +1,4 @@
-"""The table of rules and the words: what is read, and what `python -m puzzles rules` says."""
+"""The tables of rules and words, and the output of `python -m puzzles rules`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_rule_that_decides_nothing_and_says_nothing_is_red(
 
 
 def strings(text: str) -> Iterator[str]:
-    """What a file spells out and is no docstring; X stands for what is filled in."""
+    """The strings of a file that are no docstrings; X stands for a filled-in value."""
     tree = ast.parse(text)
     known = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -91,7 +91,7 @@ def is_sentence(text: str) -> bool:
 
 
 def test_what_a_verdict_says_stands_with_the_words() -> None:
-    """Whoever mends a sentence finds all of them in one place."""
+    """All sentences are in the same place, easy to find and to mend."""
     for path in sorted((ROOT / "puzzles" / "_judge").rglob("*.py")):
         found = [one for one in strings(path.read_text(encoding="utf-8")) if is_sentence(one)]
         assert not found, path.name

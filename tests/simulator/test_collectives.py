@@ -25,7 +25,7 @@ def doubled(x):
     return pl.pallas_call(kernel, out_shape=x, interpret=True)(x)
 
 
-# Of each collective what it gives, by NumPy on what all devices have.
+# The results of each collective, by NumPy on the data of all devices.
 COLLECTIVES: dict[str, tuple[Callable, Callable]] = {
     "psum": (lambda x: lax.psum(x, "x"), lambda x: np.stack([x.sum(0)] * N)),
     "pmean": (lambda x: lax.pmean(x, "x"), lambda x: np.stack([x.mean(0)] * N)),

@@ -1,4 +1,4 @@
-"""Where NaN and infinity begin: the line that makes them of finite numbers."""
+"""The origin of NaN and infinity: the line that makes them of finite numbers."""
 
 from __future__ import annotations
 

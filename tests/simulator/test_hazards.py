@@ -1,4 +1,4 @@
-"""Copies in flight: what the simulator refuses while one is, and that it refuses nothing else."""
+"""Copies in flight: the accesses that the simulator refuses meanwhile, and no others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ X = jnp.asarray(np.random.default_rng(1).normal(size=(112, 256)), jnp.float32)
 
 
 def faults(fn, *args):
-    """What a timeline of all launches finds, without running any."""
+    """The findings of a timeline of all launches, without running any."""
     followed = [timeline(launch) for launch in traced(fn, *args).launches]
     return [one for copies in followed if copies for one in copies.faults]
 

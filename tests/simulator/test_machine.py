@@ -38,7 +38,7 @@ def interpreted(traced: Traced) -> list[np.ndarray]:
 def test_random_launches_give_what_jax_gives(theme: str) -> None:
     for seed in range(EXAMPLES):
         case = drawn(theme, Random(f"stepped {theme} {seed}"))
-        print(case)  # which pytest shows where it fails
+        print(case)  # which pytest shows if it fails
         traced = trace_call(function_of(case), *arguments_of(case))
         wanted = interpreted(traced)
         for strict in (False, True):
@@ -52,7 +52,7 @@ def test_random_launches_give_what_jax_gives(theme: str) -> None:
 @pytest.mark.graduate
 @pytest.mark.parametrize("puzzle", sample.share(PUZZLES, 2), ids=lambda puzzle: puzzle.name)
 def test_no_puzzle_asks_jax(puzzle: Puzzle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is compiled, what steers its launches and lies between them included."""
+    """Nothing is compiled, including the code between launches and the code that steers them."""
     traced = cases(puzzle)[0].reference
     monkeypatch.setattr(run, "_compiled", None)
     assert step_by_step(traced, strict=True) is not None
@@ -71,7 +71,7 @@ def test_a_puzzle_gives_what_jax_gives(puzzle: Puzzle) -> None:
 
 
 def test_around_a_launch_jax_does_what_no_rule_does() -> None:
-    """It says where a NaN stands among the greatest."""
+    """It tells the rank of NaN among the greatest."""
 
     def kernel(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...]
@@ -86,7 +86,7 @@ def test_around_a_launch_jax_does_what_no_rule_does() -> None:
     np.testing.assert_array_equal(flat[0], [[np.nan, 2]])
 
 
-# What a TPU must not be asked to do, beside what it may be.
+# Programs that a TPU must not run, beside programs that it may.
 
 ROWS = {"both": pl.ds(0, 16), "first": pl.ds(0, 8), "second": pl.ds(8, 8)}
 RIGHT = (
@@ -170,7 +170,7 @@ def adds_up(x_ref: Any, o_ref: Any, sum_ref: Any) -> None:
 
 
 def reads(first: int, rows: int) -> Callable[..., None]:
-    """The second of two steps reads what begins one row further."""
+    """The second of two steps reads a slice that begins one row further."""
 
     def kernel(x_ref: Any, o_ref: Any, _: Any) -> None:
         at = first + pl.program_id(0)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.newest
 
 
 def sums(adds: Callable, dtype: type = jnp.float32):
-    """A launch whose pipeline visits two blocks of sums in turn, thrice, and adds where it `adds`.
+    """A launch whose pipeline visits two blocks of sums in turn, thrice, and adds if it `adds`.
 
     Each visit fetches its block while the last visit's copy of this block to HBM is in flight.
     """

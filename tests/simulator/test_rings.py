@@ -1,4 +1,4 @@
-"""Devices that NumPy plays: random rings, right and wrong, against what a plain model expects."""
+"""Devices that NumPy plays: random rings, right and wrong, against a plain model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Ring(NamedTuple):
         steps = self.n - 1
         # Both ways, a neighbour's copy of the last step proves that its step before has ended.
         needs = reused and (self.ways == 1 or self.slots == 2)
-        ahead = 2 if self.slots >= 3 else 1  # copies of one neighbour at once
+        ahead = 2 if self.slots >= 3 else 1  # copies of the same neighbour at the same time
         return (
             self.drain == "both"
             and not (self.shared and ahead > 1 and steps > 1)
@@ -159,7 +159,7 @@ def program(ring: Ring) -> Any:
 
 @functools.cache
 def judged(ring: Ring) -> str:
-    """What is found in any schedule, "" for right numbers in all."""
+    """The finding of any schedule, "" if all give the right numbers."""
     x = np.random.default_rng(0).normal(size=(ring.n, ROWS, 128)).astype(np.float32)
     traced = trace_call(over_mesh(program(ring), {"x": ring.n}), jnp.asarray(x))
     for how, slowest in schedules(ring.n):
