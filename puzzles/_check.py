@@ -129,8 +129,8 @@ def _ahead(name: str) -> str:
     names, solved = _siblings(name), _progress.solved()
     left = _left_after(name)
     link = _next(left, _link).removesuffix(".")
-    dots = track([each in solved for each in names], names.index(name))
-    count = f"{sum(each in solved for each in names)}/{len(names)}"
+    passed = [puzzle in solved for puzzle in names]
+    dots, count = track(passed, names.index(name)), f"{sum(passed)}/{len(names)}"
     return f'<div style="margin-top:6px">{dots} {count}.{link}</div>'
 
 
@@ -157,7 +157,7 @@ def _milestone(name: str, first: bool) -> str:
     parts = getattr(module, "PARTS", {})
     if not _left(names):
         return sentence("ladder_complete", count=len(names), title=module.TITLE)
-    begins = [n for n, each in enumerate(names) if each in parts]
+    begins = [n for n, part in enumerate(names) if part in parts]
     here = names.index(name)
     start = max((n for n in begins if n <= here), default=0)
     end = min((n for n in begins if n > here), default=len(names))

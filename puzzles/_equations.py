@@ -97,8 +97,8 @@ def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Part, ...], Any]:
     *parts, device = tree.unflatten(leaves)
     if isinstance(parts[1], tuple):  # 0.7 has refs and transforms in turn
         return tuple(zip(parts[::2], parts[1::2], strict=True)), device
-    each = ((getattr(p, "ref", p), tuple(getattr(p, "transforms", ()))) for p in parts)
-    return tuple(each), device
+    pairs = ((getattr(p, "ref", p), tuple(getattr(p, "transforms", ()))) for p in parts)
+    return tuple(pairs), device
 
 
 def copy_parts(tree: Any, leaves: Sequence[Any]) -> tuple[Part, ...]:

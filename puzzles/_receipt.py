@@ -192,8 +192,9 @@ def _cores(launch: Launch, chip: Chip) -> str:
     if launch.settings.cores == 1:
         return ""
     ways = ((amount(read), amount(written)) for read, written in launch.bytes_by_core)
-    each = [f"read {read}, written {written}" for read, written in ways]
-    alike = [f"each: {each[0]}"] if len(set(each)) == 1 else map("{}: {}".format, range(99), each)
+    directions = [f"read {read}, written {written}" for read, written in ways]
+    numbered = map("{}: {}".format, range(99), directions)
+    alike = [f"each: {directions[0]}"] if len(set(directions)) == 1 else numbered
     whose = "the time is the slower core's" if chip.megacore else f"{chip.name} has one per device"
     return f"{'; '.join(alike)}; {whose}"
 
@@ -268,10 +269,10 @@ def _exps(launch: Launch) -> str:
     counted = bounded(launch, "transcendentals", scaled)
     if not launch.dots:
         return counted
-    each = launch.dot_flops / launch.transcendentals
-    if each > _FEW:
+    ratio = launch.dot_flops / launch.transcendentals
+    if ratio > _FEW:
         return ""
-    return f"{counted}, one for every {each:.0f} FLOPs of the dots"
+    return f"{counted}, one for every {ratio:.0f} FLOPs of the dots"
 
 
 def time_words(launches: Sequence[Launch], chip: Chip) -> str:

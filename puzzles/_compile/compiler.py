@@ -81,7 +81,7 @@ class Compiler:
 
     def __enter__(self) -> Compiler:
         there = {"libtpu": has_libtpu(), "flatbuffers": importlib.util.find_spec("flatbuffers")}
-        for module in (name for name, found in there.items() if not found):
+        for module in (name for name, present in there.items() if not present):
             raise CompilerMissingError(f"{module} is not installed: {INSTALL_LIBTPU}")
         return self
 

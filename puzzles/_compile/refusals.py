@@ -102,8 +102,8 @@ def _refusals(answers: Mapping[str, tuple[int, str] | None]) -> Iterator[tuple[i
         says = f"The compiler for {refusing[0]} refuses it: {why}"
         if isinstance(why, NoAnswer):
             kind, says = "unanswered", why
-        found = why.finding if isinstance(why, NotLowered) else Finding(kind, ERROR, says)
-        yield number, replace(found, chips=tuple(refusing))
+        finding = why.finding if isinstance(why, NotLowered) else Finding(kind, ERROR, says)
+        yield number, replace(finding, chips=tuple(refusing))
 
 
 def known_to_fit(finding: Finding, chips: Sequence[str]) -> Iterator[Finding]:

@@ -83,13 +83,13 @@ def _highlighted(text: str) -> str:
     def plain(to: tuple[int, int]) -> str:
         """The source between the last token and `to`."""
         nonlocal row, column
-        found = ""
+        quote = ""
         while row < to[0]:
-            found += lines[row - 1][column:]
+            quote += lines[row - 1][column:]
             row, column = row + 1, 0
-        found += lines[row - 1][column : to[1]] if row <= len(lines) else ""
+        quote += lines[row - 1][column : to[1]] if row <= len(lines) else ""
         column = to[1]
-        return html.escape(found)
+        return html.escape(quote)
 
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):

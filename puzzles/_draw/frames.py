@@ -189,8 +189,8 @@ class Frames:
 
     def _script(self) -> str:
         stored = [
-            [each.texts, encode(each.which), *([] if each.ends is None else [encode(each.ends)])]
-            for each in self._stored
+            [s.texts, encode(s.which), *([] if s.ends is None else [encode(s.ends)])]
+            for s in self._stored
         ]
         data = {"name": self.name, "pages": self.count, "open": self.initial, "kept": stored}
         text = json.dumps(data, separators=(",", ":"))

@@ -12,10 +12,11 @@ _WIDE, _LEFT, _HIGH, _STEP, _TOP = 380, 58, 16, 40, 22  # a phone of 400 px has 
 def lanes_text(wire: Wire) -> str:
     """The copies between devices in words, a line each."""
     lines = []
-    for each in wire.transfers:
-        times = f"{seconds_words(each.begin)} to {seconds_words(each.end)}"
-        line = f"device {each.source} to {each.target}: {each.place}, {times}, {each.line}"
-        lines.append(line + "  ✗" * each.crossed)
+    for transfer in wire.transfers:
+        times = f"{seconds_words(transfer.begin)} to {seconds_words(transfer.end)}"
+        ends = f"device {transfer.source} to {transfer.target}"
+        line = f"{ends}: {transfer.place}, {times}, {transfer.line}"
+        lines.append(line + "  ✗" * transfer.crossed)
     return "\n".join(lines)
 
 
@@ -37,7 +38,7 @@ def lanes_picture(wire: Wire) -> str:
         if span.does == "waits":
             looks = f'fill="{p.GREY}" fill-opacity=".25"'
         body.append(f'<path d="{drawn}" {looks}/>')
-    body += [_arrow(each, scale) for each in wire.transfers]
+    body += [_arrow(transfer, scale) for transfer in wire.transfers]
     keys = [(p.BLUE, "", "computes"), (p.GREY, ' fill-opacity=".25"', "waits")]
     x = float(_LEFT)
     for colour, more, means in keys:
@@ -46,7 +47,7 @@ def lanes_picture(wire: Wire) -> str:
         x += 82
     body.append(f'<path d="M{p.px(x)} {height + 6}l12 -8" stroke="{p.GREEN}" stroke-width="2"/>')
     body.append(p.text(x + 17, height + 6, "copies", size=11))
-    if any(each.crossed for each in wire.transfers):
+    if any(transfer.crossed for transfer in wire.transfers):
         body.append(_cross(x + 88, height + 2))
         body.append(p.text(x + 98, height + 6, "overwrites", size=11))
     box = f'viewBox="0 0 {_WIDE} {height + 14}" width="100%"'

@@ -83,8 +83,10 @@ def text_width(words: str, size: float, mono: bool = False) -> float:
     """The width in pixels of these words as `text` draws them."""
     if mono:
         return len(words) * 0.6 * size
-    each = (_NARROW.get(c, 667 if c.isupper() else 556 if ord(c) < 0x2000 else 1000) for c in words)
-    return sum(each) * size / 1000
+    widths = (
+        _NARROW.get(c, 667 if c.isupper() else 556 if ord(c) < 0x2000 else 1000) for c in words
+    )
+    return sum(widths) * size / 1000
 
 
 def text(

@@ -43,14 +43,14 @@ def every_launch(
     """
     if fail_on is not None and fail_on not in SEVERITIES:
         raise ValueError(f"fail_on is one of {', '.join(SEVERITIES)}, or None")
-    seen = Watched()
-    with _watched(seen):
-        yield seen
-    for call, args in seen._calls:
+    watched = Watched()
+    with _watched(watched):
+        yield watched
+    for call, args in watched._calls:
         found = _examined(call, args, tuple(chips), seed)
-        if found not in seen.examinations:
-            seen.examinations.append(found)
-    bad = [one for one in seen.examinations if fail_on is not None and one.fails(fail_on)]
+        if found not in watched.examinations:
+            watched.examinations.append(found)
+    bad = [x for x in watched.examinations if fail_on is not None and x.fails(fail_on)]
     if bad:
         raise AssertionError("\n\n".join(map(str, bad)))
 

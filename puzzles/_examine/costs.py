@@ -23,9 +23,9 @@ _WORDS = {
 def costs(launches: Sequence[Launch]) -> Costs:
     """The costs of each launch by its name; a second launch of a name is `name #2`."""
     named: Costs = {}
-    for one in launches:
-        again = sum(name.partition(" #")[0] == one.name for name in named)
-        named[f"{one.name} #{again + 1}" if again else one.name] = _cost(one)
+    for launch in launches:
+        again = sum(name.partition(" #")[0] == launch.name for name in named)
+        named[f"{launch.name} #{again + 1}" if again else launch.name] = _cost(launch)
     return named
 
 
@@ -57,9 +57,9 @@ def dearer(
 
 def lowered(before: Costs, now: Costs) -> Costs:
     """The costs from before, lowered to those of now; without launches that are gone."""
-    pairs = ((name, each, now[name]) for name, each in before.items() if name in now)
+    pairs = ((name, old, now[name]) for name, old in before.items() if name in now)
     return {
-        name: {key: min(n, own.get(key, n)) for key, n in each.items()} for name, each, own in pairs
+        name: {key: min(n, own.get(key, n)) for key, n in old.items()} for name, old, own in pairs
     }
 
 

@@ -85,7 +85,7 @@ class Examination:
         """The receipt, and the lists of searches."""
         scope = {"looked for": self.looked, "not for": self.not_looked, "ignored": self.ignored}
         hang = "\n" + 12 * " "
-        lines = [f"{label:<11} {hang.join(each)}" for label, each in scope.items() if each]
+        lines = [f"{label:<11} {hang.join(texts)}" for label, texts in scope.items() if texts]
         receipt = receipt_text(self.launches, self.chips[0], limits=True) if self.launches else ""
         return "\n".join(filter(None, [receipt, self.wire, *lines]))
 
@@ -104,8 +104,8 @@ class Examination:
             "schema": SCHEMA,
             "versions": versions(),
             "code": self.code,
-            "findings": [dataclasses.asdict(one) | one.place for one in self.findings],
-            "launches": [{what: getattr(one, what) for what in _COUNTS} for one in self.launches],
+            "findings": [dataclasses.asdict(finding) | finding.place for finding in self.findings],
+            "launches": [{n: getattr(launch, n) for n in _COUNTS} for launch in self.launches],
         }
         return json.dumps(data, indent=2, ensure_ascii=False)
 
@@ -113,7 +113,7 @@ class Examination:
 def versions() -> dict[str, str]:
     """The versions of the packages that influence an examination, if installed."""
     names = ("pallas-puzzles", "jax", "libtpu")
-    installed = ((n, one.version) for n in names for one in metadata.distributions(name=n))
+    installed = ((n, package.version) for n in names for package in metadata.distributions(name=n))
     return dict(reversed([*installed]))  # the first of each name on the path counts
 
 

@@ -37,15 +37,15 @@ def without_ignored(found: Examination, within: Iterable[str | None]) -> Examina
         if not any(why for why, _ in whys):
             left.append(finding)
     lines = [f.line for f in found.findings] + [launch.line for launch in found.launches]
-    each = (one for line in dict.fromkeys([*lines, *within]) for one in _comments(line))
+    each = (comment for line in dict.fromkeys([*lines, *within]) for comment in _comments(line))
     for rule, why, at in each:
         if rule == "not-looked" and why and found.gaps:
             told.append(f"{rule} at {at}: {why}")
         elif not why:
             told.append(f"nothing at {at}: write the reason after `ignore[{rule}]`")
         elif f"{rule} at {at}: {why}" not in told:
-            what = _UNUSED.get(rule, f"this target has no finding `{rule}`")
-            told.append(f"nothing at {at}: {what}")
+            reason = _UNUSED.get(rule, f"this target has no finding `{rule}`")
+            told.append(f"nothing at {at}: {reason}")
     return replace(found, findings=tuple(left), ignored=tuple(dict.fromkeys(told)))
 
 
@@ -59,9 +59,9 @@ def _comments(where: str | None) -> Iterator[tuple[str, str, str]]:
     while first > 1 and lines[first - 2].lstrip().startswith("#"):
         first -= 1
     for n in range(first, last + 1):
-        if found := _COMMENT.search(lines[n - 1]):
-            for rule in found["rules"].split(","):
-                yield rule.strip(), found["why"].strip(), f"{os.path.basename(line.file)}:{n}"
+        if match := _COMMENT.search(lines[n - 1]):
+            for rule in match["rules"].split(","):
+                yield rule.strip(), match["why"].strip(), f"{os.path.basename(line.file)}:{n}"
 
 
 @lru_cache(8)

@@ -18,14 +18,14 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 def sarif(reports: Sequence[Reply]) -> dict[str, Any]:
     """A run with the findings of all reports; unsuccessful if a report could not be made."""
-    results = [one for report in reports for one in _results(report)]
+    results = [result for report in reports for result in _results(report)]
     rules = [
         {
             "id": kind,
             "shortDescription": {"text": RULES[kind].asks},
             "fullDescription": {"text": f"{RULES[kind].means} {address(kind)}"},
         }
-        for kind in sorted({one["ruleId"] for one in results})
+        for kind in sorted({result["ruleId"] for result in results})
     ]
     each, driver = versions(), {"name": "pallas-puzzles", "rules": rules}
     if own := each.get("pallas-puzzles"):  # installed

@@ -89,17 +89,17 @@ def _module(where: str) -> ModuleType:
 
 def argument(text: str) -> object:
     """One argument: `f32[8,128]` is a shape, `i32[3]=5,0,7` an array, all else is Python."""
-    found = _SHAPE.fullmatch(text.strip())
-    if found is None:
+    match = _SHAPE.fullmatch(text.strip())
+    if match is None:
         try:
             return ast.literal_eval(text)
         except (SyntaxError, ValueError):
             raise TargetError(sentence("no_argument", text=text)) from None
-    dtype = _dtype(found["kind"], found["bits"])
-    shape = tuple(int(n) for n in found["dims"].replace(" ", "").split(",") if n)
-    if found["data"] is None:
+    dtype = _dtype(match["kind"], match["bits"])
+    shape = tuple(int(n) for n in match["dims"].replace(" ", "").split(",") if n)
+    if match["data"] is None:
         return jax.ShapeDtypeStruct(shape, dtype)
-    numbers = np.array([float(n) for n in found["data"].split(",")])
+    numbers = np.array([float(n) for n in match["data"].split(",")])
     count = math.prod(shape)
     if len(numbers) not in (1, count):
         raise TargetError(f"{text!r} has {len(numbers)} numbers for {count} elements")

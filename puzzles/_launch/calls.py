@@ -83,8 +83,8 @@ class Call:
             output = n >= self.mapping.num_inputs
             index = self.index(mapping, grid, name)
             operands.append(blocked(name, output, space, mapping, index, grid))
-            known = space == "smem" and not output and not is_key(aval)
-            contents = self.inputs[n].value if known else None
+            readable = space == "smem" and not output and not is_key(aval)
+            contents = self.inputs[n].value if readable else None
             if contents is None:
                 refs.append(Buffer.of(name, aval))
                 continue
@@ -95,7 +95,7 @@ class Call:
 
         vmapped = self.mapping.vmapped_dims
         axes = [a for a in range(len(grid)) if a not in vmapped]
-        copying = any(one.primitive.name in COPIES for one in equations(self.kernel))
+        copying = any(e.primitive.name in COPIES for e in equations(self.kernel))
         walk = AbstractInterpreter(grid, axes, events=copying)
         (walk.in_turn if in_turn else walk.start)(close(self.kernel), refs)
         log = walk.log
@@ -115,7 +115,7 @@ class Call:
             grid=grid,
             inputs=tuple(o for o in operands if not o.output),
             outputs=tuple(o for o in operands if o.output),
-            scratch=tuple(resident(*one, grid) for one in scratch),
+            scratch=tuple(resident(*entry, grid) for entry in scratch),
             scalars=scalars,
             scalar_values=data,
             log=log,

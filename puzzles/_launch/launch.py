@@ -93,15 +93,15 @@ class Launch:
 
     def with_copies(self) -> Launch:
         """The launch with the transfers of the kernel's own copies, for operands in HBM."""
-        each = (self.inputs, self.outputs, self.scratch)
-        inputs, outputs, scratch = (tuple(copied(o, self.copies) for o in some) for some in each)
+        groups = (self.inputs, self.outputs, self.scratch)
+        inputs, outputs, scratch = (tuple(copied(o, self.copies) for o in g) for g in groups)
         return replace(self, inputs=inputs, outputs=outputs, scratch=scratch)
 
     @cached_property
     def dots(self) -> tuple[Dot, ...]:
         """Each dot of the kernel, with the steps that execute it."""
-        found = self.log.dots.values()
-        return tuple(Dot.of(e, spread(weight[self.which], self.grid)) for e, weight in found)
+        dots = self.log.dots.values()
+        return tuple(Dot.of(e, spread(weight[self.which], self.grid)) for e, weight in dots)
 
     @property
     def flops(self) -> int:
@@ -155,8 +155,8 @@ class Launch:
     @property
     def largest_share(self) -> float:
         """The largest part of the bytes that one core moves."""
-        each = self.bytes_by_core.sum(axis=1)
-        return each.max() / each.sum() if each.any() else 1 / self.steps
+        totals = self.bytes_by_core.sum(axis=1)
+        return totals.max() / totals.sum() if totals.any() else 1 / self.steps
 
     @cached_property
     def copies(self) -> tuple[Copy, ...]:
@@ -233,7 +233,7 @@ class Launch:
         Then a revisit needs nothing from the first visit, and the last visit counts.
         """
         aliased = {position for _, position in self.aliases}
-        outputs = (one for n, one in enumerate(self.outputs) if n not in aliased)
+        outputs = (output for n, output in enumerate(self.outputs) if n not in aliased)
         return any(o.name == name and rewritten(self.log.touches, o, self.grid) for o in outputs)
 
     def when(self, step: int) -> str:

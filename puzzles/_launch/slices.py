@@ -112,11 +112,11 @@ def before_bitcast(
     """
     if not bits.size or np.may_share_memory(bits, value):
         return bits
-    casts = (n for n, one in enumerate(transforms) if "Bitcast" in type(one).__name__)
+    casts = (n for n, transform in enumerate(transforms) if "Bitcast" in type(transform).__name__)
     if (n := next(casts, None)) is None:  # a reshape of rows with gaps is a copy, too
         return None
     view, after = taken(value, transforms[:n]), transforms[n + 1 : n + 2]
-    leading = [_place(i) for one in after for i in getattr(one, "indices", ())[:-2]]
+    leading = [_place(i) for transform in after for i in getattr(transform, "indices", ())[:-2]]
     view = view[(*leading, ...)]
     return view if view.nbytes == bits.nbytes and np.may_share_memory(view, value) else None
 

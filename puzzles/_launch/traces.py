@@ -88,8 +88,8 @@ class Traced:
     @property
     def other_kernels(self) -> tuple[OtherKernel, ...]:
         """Kernels that are not read: of `pl.kernel` on other cores, or of several functions."""
-        each = (e for e in equations(self.jaxpr.jaxpr) if e.primitive.name in OTHER_KERNELS)
-        return tuple(self._other(equation) for equation in each)
+        kernels = (e for e in equations(self.jaxpr.jaxpr) if e.primitive.name in OTHER_KERNELS)
+        return tuple(self._other(equation) for equation in kernels)
 
     def _other(self, equation: JaxprEqn) -> OtherKernel:
         meshes = equation.params.get("meshes") or (equation.params["mesh"],)
@@ -150,8 +150,8 @@ def nothing_launched(traced: Traced) -> str:
 
 def kernels(traced: Traced) -> dict[Hashable, Traced]:
     """Each kernel call as a program of its own, by its fingerprint, without duplicates."""
-    each = (program_of(call) for call in kernel_calls(traced.jaxpr.jaxpr))
-    return {fingerprint(call.jaxpr): call for call in each}
+    programs = (program_of(call) for call in kernel_calls(traced.jaxpr.jaxpr))
+    return {fingerprint(call.jaxpr): call for call in programs}
 
 
 def is_traced(x: object) -> bool:

@@ -108,8 +108,8 @@ def runs_in_python(jaxpr: Jaxpr, through: Collection[str] = (*CALLS, *CONTROL)) 
 
     through: the primitives that may contain a launch.
     """
-    each = [(equation.primitive.name, path) for equation, path in visited(jaxpr)]
-    if any(name in OTHER_KERNELS for name, _ in each):  # no CPU runs SparseCores
+    operations = [(equation.primitive.name, path) for equation, path in visited(jaxpr)]
+    if any(name in OTHER_KERNELS for name, _ in operations):  # no CPU runs SparseCores
         return False
-    paths = (path for name, path in each if name == PALLAS_CALL)
+    paths = (path for name, path in operations if name == PALLAS_CALL)
     return all(eqn.primitive.name in through for path in paths for eqn in path)

@@ -125,7 +125,7 @@ class Semaphore:
     @property
     def total(self) -> int:
         """The amount that has arrived."""
-        return sum(each.size for each in self.arrivals)
+        return sum(arrival.size for arrival in self.arrivals)
 
     @property
     def value(self) -> int:
@@ -135,7 +135,7 @@ class Semaphore:
     @property
     def ends(self) -> list[End]:
         """The ends of all copies that signal it."""
-        return [end for each in self.arrivals for end in each.ends]
+        return [end for arrival in self.arrivals for end in arrival.ends]
 
     def clock(self, count: int) -> VectorClock:
         """The knowledge of the waits so far: of each of `count` devices, the least that may be.
@@ -144,7 +144,7 @@ class Semaphore:
         """
         clock = [0] * count
         for peer in range(count):
-            known = [(each.clock[peer], each.size) for each in self.arrivals]
+            known = [(arrival.clock[peer], arrival.size) for arrival in self.arrivals]
             if not self.in_order:
                 known.sort(key=lambda pair: pair[0])
             came = 0
@@ -160,8 +160,9 @@ class Semaphore:
         They need an arrival if all others together are less than the amount waited for.
         """
         came, total = 0, self.total
-        for each in self.arrivals:
-            came += each.size
-            if came - each.size < self.waited:
-                needed = came <= self.waited if self.in_order else total - each.size < self.waited
-                yield each, needed
+        for arrival in self.arrivals:
+            came += arrival.size
+            if came - arrival.size < self.waited:
+                later = total - arrival.size
+                needed = came <= self.waited if self.in_order else later < self.waited
+                yield arrival, needed

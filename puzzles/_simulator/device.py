@@ -80,8 +80,8 @@ class Device(Machine):
         """The machine of a device; this device must know that the other one is in this launch."""
         mesh, me = self.mesh, self.number
         if there != me and not mesh.entered(me, there, self.nth):
-            others = (n for n in range(mesh.count) if n != me)
-            heard = [n for n in others if mesh.entered(me, n, self.nth)]
+            peers = (n for n in range(mesh.count) if n != me)
+            heard = [n for n in peers if mesh.entered(me, n, self.nth)]
             words = sentence("heard_from", devices=device_words(heard)) if heard else ""
             for semaphore in mesh.semaphores.values():
                 sent = sum(arrival.size for arrival in semaphore.arrivals)

@@ -54,11 +54,11 @@ class Turns:
                     baton.put(None)
 
         threads = [threading.Thread(target=thread, args=(n,), daemon=True) for n in self._order]
-        for each in threads:
-            each.start()
+        for started in threads:
+            started.start()
         self._batons[self._order[0]].put(None)
-        for each in threads:
-            each.join()
+        for started in threads:
+            started.join()
         if self._failure is not None:
             raise self._failure
         return results

@@ -69,13 +69,13 @@ class Wire:
 
     def copies(self, device: int = 0) -> list[Transfer]:
         """The copies that a device sends, in the order of their starts."""
-        return [each for each in self.transfers if each.source == device]
+        return [transfer for transfer in self.transfers if transfer.source == device]
 
     def sent(self, device: int = 0) -> dict[int, int]:
         """Bytes that a device sends, by receiver."""
         sent: Counter[int] = Counter()
-        for each in self.copies(device):
-            sent[each.target] += each.bytes
+        for copy in self.copies(device):
+            sent[copy.target] += copy.bytes
         return dict(sent)
 
     def spent(self, does: str, device: int = 0) -> float:
