@@ -52,10 +52,10 @@ prefetched index to a grouped matmul that visits the same tiles as JAX's own, Me
 mixture-of-experts layer that trains, and to the same layer in serving.
 
 Three ideas carry all of it: small integer arrays that are in SMEM before the first step, index maps that read these
-arrays to choose the blocks, and masks for tiles in which only some rows count: here, tiles in which two groups meet.
+arrays to choose the blocks, and masks for tiles in which only some rows count. (Here these are the tiles in which rows of two experts meet.)
 Block-sparse attention rests on the same three ideas; you can do the two ladders in either order.
 
-It builds on `basics.ipynb`: you should know Refs, grids, index maps, scratch and `pl.when`. As in
+This notebook builds on `basics.ipynb`: you should know Refs, grids, index maps, scratch and `pl.when`. As in
 `basics`, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU. If a puzzle needs
 an earlier one, it takes the reference, `find(...).solution`, so you can begin anywhere.
 """

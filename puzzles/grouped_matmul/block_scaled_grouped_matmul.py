@@ -17,7 +17,7 @@ from puzzles import INTERPRET, find
 #
 # $$\sum_k x_{mk}\, q_{kn}\, s_{bn}, \qquad b = \lfloor k / 128 \rfloor$$
 #
-# Once, at the last k, is too late: by then the blocks are mixed. But *within* a block the scale is
+# At the last k it is too late: by then the blocks are mixed. But *within* a block the scale is
 # constant. So each block's product is scaled **before** it is added:
 #
 # ```text
@@ -149,10 +149,12 @@ def block_scaled_grouped_matmul(
 #     print(f"{name:28} off by {off:.1%}; scales are {scales.nbytes / q.nbytes:.1%} of the weights")
 
 # %% [markdown]
-# **The layer that combines them.** Each device has its share of the experts. Gate and up are one launch;
-# down is `local_experts`, or `quantized_grouped_matmul` with int8 weights. Two of the three kernels are not made for several
-# devices. For these two, the device's own rows are rolled to the front; the rows after them belong to no group. The kernels are yours,
-# or the reference's until yours pass; the rest is plain JAX. The result is compared with a dense mixture.
+# **The layer that combines them.** Each device has its share of the experts. Gate and
+# up are one launch; down is `local_experts`, or `quantized_grouped_matmul` with int8 weights.
+# `fused_gate_up` and `quantized_grouped_matmul` expect the device's own rows in front. So these
+# rows are rolled to the front; the rows after them belong to no group. The kernels are yours, or
+# the reference's until yours pass; the rest is plain JAX. The result is compared with a dense
+# mixture.
 
 # %% active="ipynb"
 # from puzzles import checked

@@ -13,8 +13,9 @@ from puzzles import INTERPRET, find, trace
 # %% [markdown]
 # ## choose_tiles: bytes, products and steps
 #
-# In training an expert gets hundreds or thousands of rows; in decoding, a handful. What do tiles cost on a v5e? Leave
-# out the additions to the sum, and take the largest of three times, for `E` groups of `M // E` rows, `V` visits, `C = N // bn` columns of blocks:
+# What do tiles cost on a v5e? As a model, take the largest of three times. (Additions to the
+# accumulator are left out.) There are `E` groups of `M // E` rows, `V` visits and `C = N // bn`
+# columns of blocks:
 #
 # ```text
 # bytes       2 for each number moved, 820e9 per second
@@ -132,12 +133,14 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
 # that [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/data/autotuning) has tuned for its Megablox on
 # TPUs (2026) has fewer than 128 rows.
 #
-# A router's groups are not equal like these: tile edges cut more of them, and some experts get no rows, so their
-# weights are never fetched. In the last two lines, the tiles that are best for equal groups cost 1.5 times as much as
-# (128, 7168, 512) if a router makes the groups.
+# A router's groups are not equal like these. Tile edges cut more of them. Some experts get no rows,
+# and their weights are never fetched. In the last two lines, the tiles that are best for equal
+# groups cost 1.5 times as much as (128, 7168, 512) if a router makes the groups.
 #
-# Those tiles take 18 MiB of VMEM. A kernel gets 16 MiB of a v5e's 128 unless its launch asks for more, as the folded cell does:
-# `pltpu.CompilerParams(vmem_limit_bytes=vmem_bytes)`. Production kernels ask; tokamax's `gmm_v2` (2026) is one.
+# The tiles (128, 7168, 512) take 18 MiB of VMEM. A kernel gets 16 MiB of a v5e's 128 unless its
+# launch asks for more, as the folded cell does:
+# `pltpu.CompilerParams(vmem_limit_bytes=vmem_bytes)`. Production kernels ask for more: tokamax's
+# `gmm_v2` (2026), for example.
 
 # %% active="ipynb"
 # print("      M   E  rows each            tiles  MiB moved  ms for bytes  products  steps")

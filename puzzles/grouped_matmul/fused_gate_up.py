@@ -118,8 +118,8 @@ def fused_gate_up(
 
 
 # %% [markdown]
-# What does the reference save, at the shapes of Mixtral and 8192 tokens? Two launches also write two results, which
-# XLA reads, multiplies and writes again.
+# What does the reference save, at the shapes of Mixtral and 8192 tokens? Two launches would read
+# the rows twice and write two results. XLA would then read both and write their product.
 
 # %% active="ipynb"
 # M, K, N, E = 16384, 4096, 14336, 8
@@ -131,9 +131,9 @@ def fused_gate_up(
 # print(f"two launches  {2 * each.hbm_bytes / 2**30:5.2f} GiB, and {3 * M * N * 2 / 2**30:.2f} to multiply")
 
 # %% [markdown]
-# **And it trains.** The two sums were never stored, so the rule computes them again. Then it takes silu's
-# derivative, and calls both kernels of `moe_layer`'s rule for each product. With the forward pass, the
-# reference makes seven launches.
+# **And it trains.** The two sums were never stored, so the rule computes them again.
+# Then it takes silu's derivative, and calls `grouped_matmul_transposed` and `grouped_outer` for
+# each of the two products. Forward and backward, that makes seven launches.
 
 
 # %%

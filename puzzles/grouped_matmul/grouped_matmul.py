@@ -29,7 +29,8 @@ from puzzles import INTERPRET, find
 #
 # ![Two visits to tile 0: the first stores group 0's rows and zeros in the others, the second, with the weights of group 2, stores its rows and keeps the first's; only then is the block written. Then tile 1.](diagrams/grouped_matmul/grouped_matmul.svg)
 #
-# **The grid.** `num_steps` below is traced, and the grid gets its length when the launch runs.
+# **The grid.** `num_steps` below is traced: the length of this axis is known only when the launch
+# runs.
 #
 # **Which rows a visit writes.** A visit sums over `k` (in the picture K is one block), and stores as
 # `masked_store` did, by `offsets`. But at a tile's *first* visit the other rows hold garbage: write
@@ -40,13 +41,15 @@ from puzzles import INTERPRET, find
 # zeros that you pass in: blocks that no step writes stay zero. With `memory_space=pl.ANY` the array stays in HBM:
 # leave `zeros_ref` alone.
 #
-# Write the work of a visit at its last `k`. (Unassigned rows may hold NaN; so may anything beyond an edge.)
+# Write the code for a visit's last `k`. (Unassigned rows may hold NaN; so may anything beyond an
+# edge.)
 #
 # <details><summary>More: why that array does not clear the tiles that are visited</summary>
 #
 # Output blocks are never fetched, so a block that is visited gets none of the zeros; it starts
-# uninitialised. (On the CPU you would find the zeros there; the check also runs the TPU simulator.) The 5
-# in `input_output_aliases` counts all operands, including the three prefetched arrays.
+# uninitialised. (On the CPU you would find the zeros there; the check also runs the TPU simulator.)
+# The 5 in `input_output_aliases` is the index of the zeros among all operands; the three prefetched
+# arrays have 0 to 2.
 #
 # </details>
 
@@ -68,7 +71,7 @@ import itertools
 
 
 def tiles(M, K, N, dtype, weights=1, E=1):
-    """Return (bm, bk, bn) for E experts; `weights` is the number of products of the same rows."""
+    """Return (bm, bk, bn) for E experts; `weights` counts a visit's arrays of weights."""
     # equal blocks of K: beyond K's edge there is garbage, which would enter the sum
     equal = [K // n for n in range(1, K // 128 + 1) if K % (128 * n) == 0] or [K]
     if K * N < 512 * 512:  # small weights, as in the check, take small blocks
@@ -184,16 +187,18 @@ def grouped_matmul(
 #         print(f"{fetched // weights:8} times{one.dot_flops // fetched:14}")
 
 # %% [markdown]
-# **K whole**: the block of weights stays while the visits of its group follow one another, so each weight
-# is fetched once, for *all* rows of its expert. Eight times the experts: eight times the bytes, and an
-# eighth of the reuse. **K cut**: every visit walks through all blocks of K, from the first, so no block
-# stays, and a fetch serves one tile of 512 rows, however many rows the expert has.
+# **K whole**: the block of weights stays while the visits of its group follow one
+# another, so each weight is fetched once, for *all* rows of its expert. Eight times as many experts
+# have eight times the bytes, and each fetch serves an eighth of the rows. **K cut**: every visit
+# walks through all blocks of K, from the first, so no block stays, and a fetch serves one tile of
+# 512 rows, however many rows the expert has.
 #
-# So it pays to keep K whole if most bytes are weights, as with few rows for each expert. With many rows, a cut K leaves
-# room for wide blocks, and the rows themselves are read fewer times. `tiles` weighs both. When a model decodes one
-# token at a time, an expert may have 8 rows: 8 FLOPs for each byte of bf16 weights, while a v5e can do 240. The rest
-# of each tile is padding. `cost_estimate` in the launch, a `pl.CostEstimate`, tells XLA's scheduler the useful
-# work, without padding: `flops`, `transcendentals`, `bytes_accessed`. The receipt names the padding:
+# So keep K whole if experts have few rows: then most bytes are weights. With many rows, cutting K
+# can pay: it leaves room for wide blocks, so the rows are read fewer times. `tiles` computes both
+# costs. When a model decodes one token at a time, an expert may have 8 rows: 8 FLOPs for each byte
+# of bf16 weights, while a v5e can do 240. The rest of each tile is padding. `cost_estimate` in the
+# launch, a `pl.CostEstimate`, tells XLA's scheduler the useful work, without padding: `flops`,
+# `transcendentals`, `bytes_accessed`. The receipt names the padding:
 
 # %% active="ipynb"
 # M, K, N, E = 512, 7168, 2048, 256  # DeepSeek-V3's first product; 64 sequences decode, 8 experts for each

@@ -25,9 +25,9 @@ from puzzles import INTERPRET, find
 #                     └ forward's N └ forward's K
 # ```
 #
-# Do not transpose `w` in HBM: that would read and write the weights of all experts, used or not. Take the
-# blocks as they are stored. The kernel is given, except for its product: write that, and the `BlockSpec`
-# of `rhs`. `jax.lax.dot_general` takes the axis of each factor to sum over.
+# Do not transpose `w` in HBM: that would read and write the weights of all experts, used or not.
+# Take the blocks as they are stored. The kernel is given, except for its product: write that, and
+# the `BlockSpec` of `rhs`. `jax.lax.dot_general` lets you choose the summed axis of each factor.
 
 
 # %%
@@ -139,9 +139,9 @@ PUZZLE = Puzzle(
     hints=[
         "Which axes of the two blocks are summed over? And in which order does rhs, as it is "
         "stored, have its axes?",
-        "`jax.lax.dot_general` takes the axis of each factor to sum over: `((axes of a, axes of "
-        "b), (batch axes of a, of b))`, each a tuple, the last two empty here. Request an f32 "
-        "result as with `jnp.dot`. A block of rhs has `None`, then rows of N, then columns of "
+        "`jax.lax.dot_general` takes the summed axes, then the batch axes: `((axes of a, axes of "
+        "b), (batch axes of a, of b))`. Each is a tuple; here the last two are empty. Request an "
+        "f32 result as with `jnp.dot`. A block of rhs has `None`, then rows of N, then columns of "
         "K.",
         "Add one product of the two blocks, at every step. The BlockSpec: `None`, bn, bk; the "
         "map returns the step's group, the column block of the output, and k.",

@@ -15,9 +15,9 @@ from puzzles import INTERPRET, find
 #
 # $$dw_e = \sum_{m \,\in\, \text{group } e} x_m^T \, dy_m$$
 #
-# So for each group it is `lhs[rows].T @ rhs[rows]`: now the **rows** are summed over, and each group has its own
-# output, `K` × `N`. A group's visits also come one after another. So put the visits
-# *innermost*, where `k` was, and the accumulator lives as long as a group does:
+# So for each group it is `lhs[rows].T @ rhs[rows]`: now the **rows** are summed over, and each
+# group has its own output, `K` × `N`. A group's visits are consecutive, like a tile's. So put the
+# visits *innermost*, where `k` was, and the accumulator lives as long as a group does:
 #
 # ```text
 # group_sizes = (50, 0, 80, 30, 3), bm = 64, as in grouped_matmul

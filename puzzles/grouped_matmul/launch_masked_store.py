@@ -86,8 +86,9 @@ def launch_masked_store(
 # %% [markdown]
 # What does the reference fetch? Every tile of every `x[g]`, though most groups have no row in most
 # tiles. Here are 4096 rows, divided evenly among more and more groups. The number of useful blocks
-# stays the same; all the others are fetched for nothing. A visit that is not on a list
-# costs nothing: that is the point of `tile_metadata`, and the next grid goes through its list.
+# stays the same; all the others are fetched for nothing. A grid that steps through the list of
+# `tile_metadata` has no step for these useless visits, so they cost nothing. The next launch has
+# such a grid.
 
 # %% active="ipynb"
 # print("groups   blocks of x fetched   with rows that count")

@@ -26,9 +26,10 @@ from puzzles import INTERPRET, find
 # step              │ 0   1   2   3 │        no step for the other chips
 # ```
 #
-# `grouped_matmul`'s kernel and call **do not change**. Step 0 is again a tile's first visit, and stores zeros in
-# the rows of other groups. Pass the right piece: `num_steps`; `group_ids` and `tile_ids`, from this chip's first
-# visit on (entries after its last visit do not count); `offsets`. Groups are numbered as in `rhs`, from 0.
+# `grouped_matmul`'s kernel and call **do not change**. Step 0 is again a tile's first visit, and
+# stores zeros in the rows of other groups. Pass this chip's piece: its `num_steps` and `offsets`,
+# and `group_ids` and `tile_ids` from its first visit on. (Entries after its last visit do not
+# count.) Number the groups as in `rhs`, from 0.
 #
 # `first` is traced. `jax.lax.dynamic_slice(x, (start,), (length,))` cuts a piece of fixed length.
 
@@ -98,10 +99,11 @@ def local_experts(
 
 
 # %% [markdown]
-# Now on several devices: the first cell split your CPU into four; on a TPU, its chips are used. Under
-# `jax.shard_map` each runs your function on its own experts (the reference, until yours passes its
-# check), and `jax.lax.psum` adds up their results. For every row, at most one device contributes a non-zero value, so the sum is
-# exact. Every chip waits for the chip with the most visits, so the router should spread its tokens evenly.
+# Now run your function on several devices. The first cell split your CPU into four;
+# on a TPU, its chips are used. Under `jax.shard_map` each device runs the function on its own
+# experts, and `jax.lax.psum` adds up their results. (The reference runs until your function passes
+# its check.) For every row, at most one device contributes a non-zero value, so the sum is exact.
+# Every chip waits for the chip with the most visits, so the router should spread its tokens evenly.
 #
 # Here every chip sees every row. The other way is to send each row to the chips of its experts, and the
 # results back:

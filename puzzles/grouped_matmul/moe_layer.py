@@ -16,8 +16,8 @@ from puzzles import find
 # up their outputs, weighted by the **softmax over the chosen logits**. An expert is a SwiGLU:
 # `down(silu(gate(x)) * up(x))`.
 #
-# A token and one of its experts make a **slot**: slot `n` is token `n // top_k`. An expert's slots must
-# be adjacent:
+# A token and one of its experts make a **slot**: slot `n` has token `n // top_k`. An expert's slots
+# must be adjacent:
 #
 # ```text
 # top_k = 2, three tokens         slot         0  1  2  3  4  5
@@ -35,8 +35,8 @@ from puzzles import find
 #
 # **And it trains.** JAX does not differentiate a `pallas_call` like this.
 # [`jax.custom_vjp`](https://docs.jax.dev/en/latest/_autosummary/jax.custom_vjp.html) takes a rule:
-# the arrays to save in the forward pass, and how to get from `dy`, the gradient of the result, to the gradients of
-# the operands. You already have both products.
+# the arrays to save in the forward pass, and how to get from `dy`, the gradient of the result, to
+# the gradients of the operands. You have a kernel for each.
 #
 # Write that rule, the routing, and the way back from slots to tokens. Weigh and sum with `*` and
 # `jnp.sum`, since matrix products belong in the kernels. The check compares the result and all five
@@ -116,10 +116,10 @@ def moe_layer(
 
 
 # %% [markdown]
-# What is it worth? Below are the nine launches of the reference's training step, at the shapes of a layer of
-# Mixtral 8x7B (8 experts, top 2, 4096 × 14336) and 8192 tokens. Weights and tokens are shapes only.
-# The router's logits are data, since the grid depends on them. Run it again with another `key`: the
-# sizes of the groups change, the program does not.
+# What does a training step cost? Below are the nine launches of the reference's
+# training step, at the shapes of a layer of Mixtral 8x7B (8 experts, top 2, 4096 × 14336) and 8192
+# tokens. Weights and tokens are shapes only. The router's logits are data, since the grid depends
+# on them. Run it again with another `key`: the sizes of the groups change, the program does not.
 
 # %% active="ipynb"
 # key, bf16 = jax.random.key(0), jnp.bfloat16
@@ -152,8 +152,8 @@ def moe_layer(
 # either.
 #
 # In the last line, the difference between the first two numbers is the cost of tiles that groups
-# share: here a visit computes the whole tile. Smaller tiles share less, but if K is cut they reuse less of each
-# fetch.
+# share: here a visit computes the whole tile. With smaller tiles, fewer rows are computed twice.
+# But if K is cut, each fetch of weights then serves fewer rows.
 #
 # **And without groups?** With a fixed *capacity* each expert gets room for equally many slots, say 1.25
 # times the mean: slots beyond it are dropped, unused slots are padded. Here some experts are more
@@ -170,11 +170,12 @@ def moe_layer(
 # print(f"groups: none dropped, {int(visits) * 512 / slots - 1:.0%} computed for tiles that groups share")
 
 # %% [markdown]
-# **The layer trains.** Look back at the ideas that carried you: a few prefetched integers in SMEM control
-# a kernel; index maps look them up and so decide which blocks are fetched; the grid is a
-# flat list of the work; a mask cleans up tiles that a boundary cuts; and work that
-# is not needed is not masked, but never visited. The splash ladder does the same, in
-# `splash_attention.ipynb` from `classify_blocks` on: there a mask makes the list, here a router does.
+# **The layer trains.** Look back at the ideas that carried you. A few prefetched
+# integers in SMEM control a kernel. Index maps read them, and so decide which blocks are fetched.
+# The grid is a flat list of the work. A mask cleans up tiles that a boundary cuts. Work that is not
+# needed is never visited, so it needs no mask. The splash ladder does the same, in
+# `splash_attention.ipynb` from `classify_blocks` on: there a mask makes the list, here a router
+# does.
 #
 # In production there are, as of 2026:
 #
@@ -190,8 +191,8 @@ def moe_layer(
 #   end only a part of the tile is computed. To run it, pass `implementation="mosaic_tpu_v2"`, from release
 #   0.0.13 on.
 # * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html)
-#   takes the same arguments, and is an operation of XLA. The reference kernels are tested against
-#   it. Try it first; a cell at the end of this notebook times both on a TPU.
+#   takes the same arguments, and XLA compiles it. The reference kernels are tested against it. Try
+#   it first; a cell at the end of this notebook times it and your kernel on a TPU.
 # * [MegaBlocks](https://arxiv.org/abs/2211.15841) is the paper that began this, on GPUs: no token
 #   dropped, and no expert padded beyond its last block.
 #

@@ -27,9 +27,9 @@ from puzzles import INTERPRET
 # Let an index map choose instead. It needs `perm` early: while one step computes, the pipeline
 # already looks up the next step's blocks.
 #
-# That calls for **scalar prefetch**. Before the first step, small arrays of integers are copied to SMEM, the
-# memory for scalars. The `grid_spec`, a `pltpu.PrefetchScalarGridSpec`, says how many:
-# **`num_scalar_prefetch`**, here 1. Then
+# That calls for **scalar prefetch**. Before the first step, small arrays of integers are copied to
+# SMEM, the memory for scalars. The `grid_spec`, a `pltpu.PrefetchScalarGridSpec`, counts these
+# arrays: **`num_scalar_prefetch`**, here 1. Then
 #
 # * the prefetched arrays are the **first arguments** of the call, and have no BlockSpec;
 # * the kernel gets their Refs **first**, before those of the inputs;
@@ -147,8 +147,8 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[dict(E=4, M=192, K=256, N=512), dict(E=144, M=64, K=128, N=256)],
     hints=[
-        "Write the specs without perm first. In which of the three does a block belong to "
-        "another batch element than e?",
+        "First write the three specs as if there were no perm. Which of them then fetches the "
+        "wrong matrix?",
         "With one array prefetched and four grid axes, each index map takes five parameters. "
         "The last is a Ref in SMEM: index it by a program id and you get a number.",
         "Every block shape begins with None. For lhs and the output, the map returns e first; "

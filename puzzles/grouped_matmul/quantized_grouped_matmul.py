@@ -11,8 +11,8 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## quantized_grouped_matmul: one byte per weight
 #
-# With few rows per expert, most of the traffic is its weights. As **int8** they have a quarter of
-# f32's bytes. Quantised means that `w` is nearly `q * s`: an integer `q` for each weight, an f32 scale
+# With few rows per expert, most of the traffic is weights. As **int8** they have a quarter of f32's
+# bytes. Quantised means that `w` is nearly `q * s`: an integer `q` for each weight, an f32 scale
 # `s` for each *column* of each expert.
 #
 # All weights of a column have the same scale, so it comes out of the sum over `k`:
@@ -130,9 +130,10 @@ def quantized_grouped_matmul(
 
 
 # %% [markdown]
-# 512 requests decode one token each, with 64 experts and 1024 × 4096 weights of 4, 2 and 1 bytes. The table shows the bytes that
-# the reference's launch moves, and the least time that a v5e takes to move them. (In f32, these blocks would need more VMEM
-# than a kernel gets by default.)
+# 512 requests decode one token each, with 64 experts and 1024 × 4096 weights of 4, 2
+# and 1 bytes. The table shows the bytes that the reference's launch moves, and the least time that
+# a v5e takes to move them. (With f32 weights, the reference's blocks would need more VMEM than a
+# kernel gets by default.)
 
 # %% active="ipynb"
 # M, K, N, E, S = 512, 1024, 4096, 64, jax.ShapeDtypeStruct

@@ -26,13 +26,13 @@ from puzzles import find
 # * Visits to a shared tile must come **one right after another**: an output block may be
 #   revisited in consecutive steps only.
 # * Empty groups are not in the list. Nor are tiles without rows, if the sizes add up to less than `M`.
-# * Under `jit` a shape cannot depend on data, so the arrays are as long as the worst case: **`M // bm + E -
-#   1`**. (Each tile needs one visit, and each group that begins inside a tile adds one: in all, at most
-#   `E - 1`.) `num_steps`, an int32 scalar, says how many entries count. The
-#   rest only has to be legal: below `E`, and below `M // bm`.
+# * Under `jit` a shape cannot depend on data, so the arrays are as long as the worst case: **`M //
+#   bm + E - 1`**. (Each tile needs one visit, and each group that begins inside a tile adds one: in
+#   all, at most `E - 1`.) `num_steps`, an int32 scalar, says how many entries count. The rest must
+#   only be legal: below `E`, and below `M // bm`.
 #
-# Here `bm` divides `M`, and at least one group has rows. At which step do each group's visits begin?
-# These are offsets again, counted in visits.
+# Here `bm` divides `M`, and at least one group has rows. At which step do each group's visits
+# begin? Those steps are offsets again, counted in visits.
 
 
 # %%
@@ -82,9 +82,9 @@ def tile_metadata(
 
 # %% [markdown]
 # This is the list of JAX's own grouped matmul, `gmm` of
-# [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox), visit by
-# visit; a test of this project compares the two on 300 random sizes. Try some sizes of your own: the
-# reference runs all of them with one compiled program.
+# [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox),
+# visit by visit; a test of this project compares the two on 300 random lists of sizes. Try five
+# sizes of your own: one compiled program runs every list of five.
 
 # %% active="ipynb"
 # visits = jax.jit(find("tile_metadata").solution, static_argnums=(1, 2))
