@@ -50,7 +50,11 @@ def way(name: str, chip: str, devices: int, M: int, K: int, N: int) -> Way:
     fn = functools.partial(find(name).solution, **blocks if name == "collective_matmul" else {})
     args = (x, w) if multiplies else (x,)
     wire = on_chips(trace_call(over_mesh(fn, {"x": devices}), *args), chip).wire
-    product = 2 * devices * M * K * N / CHIPS[chip].flops_per_second
+    model = CHIPS[chip]
+    moved = 2 * (devices * M * K + K * N + devices * M * N)  # bytes: the factors and the result
+    product = max(
+        2 * devices * M * K * N / model.flops_per_second, moved / model.hbm_bytes_per_second
+    )
     sent, copies = sum(wire.sent(0).values()), len(wire.copies(0))
     return Way(sent, copies, wire.seconds, 0.0 if multiplies else product)
 
@@ -125,8 +129,10 @@ def compare_gathers(
 ) -> Comparison:
     """What each way costs a device: copies, bytes, and the time by the receipt's model.
 
-    chips: of v4, v5e, v5p, v6e, 7x. A device has M rows of K bf16 values, and N columns. Only the
-    pipeline of `collective_matmul` waits for HBM in this model.
+    chips: of v4, v5e, v5p, v6e, 7x. A device has M rows of K bf16 values, and N columns.
+    A product after a gather takes the longer of the times for its operations and for its bytes of
+    HBM. The pipeline of `collective_matmul` waits for HBM. `all_gather_matmul` does not: its
+    operands and its result are in VMEM.
     """
     ways = {chip: {name: way(name, chip, devices, M, K, N) for name in WAYS} for chip in chips}
     return Comparison(ways, devices)

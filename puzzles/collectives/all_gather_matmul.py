@@ -14,8 +14,8 @@ from puzzles.collectives import barrier, neighbours
 # ## all_gather_matmul: multiply while it travels
 #
 # Rows of `x` are spread over the devices, and each device has its own columns of `w`. Each needs
-# the product of **all** rows with its columns: an all-gather, then a matmul. One after the other,
-# the matrix unit waits for the wire, and then the wire waits for the matrix unit.
+# the product of **all** rows with its columns: an all-gather, then a matmul. If one follows the
+# other, the matrix unit waits for the wire, and then the wire waits for the matrix unit.
 #
 # ![Two drawings of four devices: in the first the products stand between the copies, in the second below them](diagrams/collectives/all_gather_matmul.svg)
 #
@@ -138,8 +138,8 @@ PUZZLE = Puzzle(
     hints=[
         "Which rows may you read while a copy out of slot `here` is in flight? And which must you "
         "not touch before the wait?",
-        "The product of slot `here` stands between start and wait. After the loop one "
-        "block of rows has arrived that is not yet multiplied.",
+        "Multiply slot `here` between start and wait. After the loop one block of rows has "
+        "arrived that is not yet multiplied.",
         "In the step two lines: multiply, wait. After the loop, the product of step n - 1, from "
         "the slot that the last step filled.",
     ],

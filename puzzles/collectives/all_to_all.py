@@ -22,14 +22,14 @@ from puzzles.collectives import barrier
 #   x[2]      02         12         22              o[2]     20         21         22
 # ```
 #
-# There is no ring: start all `n - 1` remote copies at once, and let the chips route them (they may
-# contend for links). Two things change:
+# There is no ring: start all `n - 1` remote copies at once, and let the chips route them. (Copies
+# may contend for links.) Two things change:
 #
 # * You write to everybody, so `barrier` must name every other device.
 # * **One** receive semaphore is enough, because you read nothing before all chunks have arrived. It
-#   counts the bytes of all senders: wait for those of `n - 1` chunks.
+#   counts the bytes of all senders: wait for the bytes of `n - 1` chunks.
 #
-# A v5e routes only to offsets that are powers of two, as [JAX's
+# On v5e a copy can go only to a chip whose distance is a power of two, as [JAX's
 # documentation](https://docs.jax.dev/en/latest/pallas/tpu/distributed.html) says. In a row of more
 # than three v5e chips this kernel would need other routes.
 

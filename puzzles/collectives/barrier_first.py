@@ -85,8 +85,8 @@ PUZZLE = Puzzle(
     hints=[
         "You write to your right neighbour, so you must know that it is here. Who must know that "
         "you are here?",
-        "`pl.semaphore_signal` with `device_id` tells one device. `pl.semaphore_wait` waits for "
-        "what others have told you.",
+        "`pl.semaphore_signal` with `device_id` signals one device. `pl.semaphore_wait` waits for "
+        "the signals that others send to you.",
         "Get the semaphore; signal the device that writes to you; wait for a signal.",
     ],
     explain="""Signal whoever writes to you, and wait for whomever you write to. The wait ends with

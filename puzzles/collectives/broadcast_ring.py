@@ -17,11 +17,12 @@ from puzzles import INTERPRET
 #
 # ![Four lanes, and arrows that follow one another: from device 0 to 1, then 1 to 2, then 2 to 3](diagrams/collectives/broadcast_ring.svg)
 #
-# Now devices differ. The first has nothing to wait for, and the last has nothing to send.
-# `pl.when` on a device's number gives each its role. So the two ends of a copy need two waits:
+# Now the devices have different roles: the first has nothing to wait for, and the last has nothing
+# to send. Choose with `pl.when` on a device's number. A device that only sends or only receives
+# cannot call `.wait()`, which waits for both. So there are two other waits:
 #
-# * `.wait_recv()` waits until data have **arrived** here. It takes the bytes of its `dst_ref` off
-#   `recv_sem`, whichever device started the copy: here, the left neighbour.
+# * `.wait_recv()` waits until data have **arrived** here. Call it on your own `copy`, though the
+#   left neighbour sends the data: it waits until `recv_sem` has counted the bytes of `dst_ref`.
 # * `.wait_send()` waits until your **own** data have left.
 #
 # A device that waits for a copy that nobody sends waits for ever.

@@ -17,12 +17,13 @@ pipelines_on_cpu()
 # %% [markdown]
 # ## collective_matmul: all of it
 #
-# `all_gather_matmul` kept everything in VMEM, so its size is limited. Now `x`, `w` and the result
-# stay in HBM, as in production. You have all the parts:
+# `all_gather_matmul` kept everything in VMEM, so its arrays must be small. Now `x`, `w` and the
+# result stay in HBM, as in production. You have all the parts:
 #
 # * from `bidirectional_all_gather`: halves travel in both directions into `all_ref`, a buffer in HBM
 #   with a place for each half, so there are no slots and no credits;
-# * from `pipelined_matmul`, in pipelines: `emit_pipeline` copies blocks to VMEM and multiplies;
+# * from `pipelined_matmul`, in `pipelines.ipynb`: `emit_pipeline` copies blocks to VMEM and
+#   multiplies;
 # * from `all_gather_matmul`: multiply what you have while the next part travels.
 #
 # In step `i` two halves leave, the first half of block `me - i` to the right and the second half of
@@ -46,7 +47,7 @@ def collective_matmul_kernel(
     me, left, right, n = neighbours()
     half, (K, N) = x_ref.shape[0] // 2, w_ref.shape
     barrier(left, right)
-    # Production sends step 0 from x_ref, and skips this copy.
+    # A production kernel sends the halves of step 0 from x_ref, without this copy.
     own = pltpu.make_async_copy(x_ref, all_ref.at[me], local_sem)
     own.start()
     own.wait()
@@ -83,7 +84,7 @@ def collective_matmul_kernel(
         return all_ref.at[block, pl.ds(pl.multiple_of(way * half, half), half)]
 
     def multiply(turn):
-        # Multiplies the two halves of this turn.
+        # Multiplies the two halves that leave in step `turn`, or after the last step the last two.
         def one(way, _):
             block = owner(turn, way)
             rows = pl.ds(pl.multiple_of((2 * block + way) * half, half), half)
@@ -143,8 +144,10 @@ def collective_matmul(
 # %% [markdown]
 # ### What it costs, and when it pays
 #
-# Four ways to gather the rows and multiply them, by the receipt's model. The first two gather, then
-# multiply. The other two overlap.
+# Here are four ways to gather the rows and multiply them, with times by the receipt's model. The
+# first two gather, then multiply: the product takes as long as its operations or its bytes in HBM,
+# whichever is longer. The other two do both at the same time. The time of `all_gather_matmul`
+# leaves HBM out.
 
 # %% active="ipynb"
 # from puzzles.collectives import compare_gathers
@@ -152,15 +155,19 @@ def collective_matmul(
 # compare_gathers("v5e", "v6e")
 
 # %% [markdown]
-# On v5e a product takes about as long as a copy, so overlapping them pays. `all_gather_matmul` needs
-# no second direction, but at this size its result alone would fill 64 MiB of VMEM. `collective_matmul`
-# reads all of `w` again for each half, and waits for its first block each time. On v6e the matrix unit is almost five
-# times as fast and the links are twice as fast, so the wire decides, and the second direction pays.
+# On v5e a product takes about as long as a copy, so overlapping them pays. `all_gather_matmul` is
+# fastest there, in one direction, but at this size its result alone would fill 64 MiB of VMEM.
+# `collective_matmul` reads all of `w` again for each half, and waits for the first block of each
+# half.
 #
-# Use XLA's collective when nothing can run meanwhile, or when it overlaps by itself: XLA splits a
-# gather before a matmul in the same way, as a
-# [windowed einsum](https://dl.acm.org/doi/10.1145/3567955.3567959). A kernel pays when the work
-# between the copies is itself a kernel, such as attention or a grouped matmul.
+# On v6e the matrix unit is almost five times as fast and the links are twice as fast. In one
+# direction the wire decides, so the second direction pays. With two directions HBM decides:
+# `collective_matmul` spends most of its time, 20 µs, on writing 32 MiB of results.
+#
+# Use XLA's collective if nothing can run meanwhile, or if XLA overlaps it by itself. XLA can split
+# a gather before a matmul in the same way: this is called a [windowed
+# einsum](https://dl.acm.org/doi/10.1145/3567955.3567959). A kernel pays when the work between the
+# copies is itself a kernel, such as attention or a grouped matmul.
 #
 # ### Where to go next
 #

@@ -14,7 +14,7 @@ from puzzles.collectives import barrier, neighbours
 # ## fix_the_ring: find the bug
 #
 # This kernel takes the maximum of all blocks (`lax.pmax`), around the ring and through two slots,
-# with credits. A colleague made it faster: while the block in `here` is still leaving, it
+# with credits. A colleague made it faster: while the block in slot `here` is still leaving, it
 # already takes the maximum with the block that has arrived.
 #
 # It has passed every test for a year, and most runs in JAX's own simulator give the right

@@ -18,7 +18,8 @@ from puzzles.collectives import barrier, neighbours
 # `n` summands. Each device must end with its share of the rows of the sum.
 #
 # That is `x @ w`, then `ring_reduce_scatter`. Hide the wire again: sums travel around the ring, and
-# in each step you add **one chunk** of your product. You can compute it while the sum travels:
+# in each step you add **one chunk** of your product. You can compute that chunk while the sum
+# travels:
 #
 # ```text
 # step i     wire          a sum travels to the right ...

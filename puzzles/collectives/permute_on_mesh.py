@@ -11,9 +11,9 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## permute_on_mesh: along one axis of two
 #
-# The chips of a TPU form a grid, with links along two or three axes. In large slices an axis closes
-# to a ring. Programs see the chips as a **mesh** with named axes. Here it has two, `"y"` and `"x"`,
-# and each row along `"x"` is a ring of its own:
+# The chips of a TPU form a grid, with links along two or three axes. In large slices the ends of an
+# axis are linked, so the axis is a ring. Programs see the chips as a **mesh** with named axes. Here
+# it has two, `"y"` and `"x"`, and each row along `"x"` is a ring of its own:
 #
 # ```text
 #            x = 0       x = 1       x = 2

@@ -12,23 +12,23 @@ from puzzles.collectives import barrier, neighbours
 # %% [markdown]
 # ## ring_all_reduce: may I overwrite it?
 #
-# Every device must end with the sum of all blocks, like `lax.psum`. The blocks go around the ring
-# as before, and each device adds those that arrive. Two slots are enough: in step `i` the block in
-# slot `i % 2` goes into the other slot of the right neighbour.
+# Every device must end with the sum of all blocks, like `lax.psum`. The blocks go around the ring,
+# and each device adds those that arrive. Two slots are enough: in step `i` the block in slot `i %
+# 2` goes into the other slot of the right neighbour.
 #
 # Now a slot is written again, and there is a trap. You wait for data from your **left** neighbour.
 # After the barrier nothing comes from the **right** one. So if the right one is slow in step 0, you
 # can run `n - 2` steps ahead and overwrite a slot that it is still sending.
 #
-# The remedy is a **credit**: a `REGULAR` semaphore, which counts signals, not bytes.
+# The remedy is a **credit**: a signal to a `REGULAR` semaphore, which counts signals, not bytes.
 #
 # ```text
 # me:                wait for a credit ── copy ──>  slot of the right neighbour
 # right neighbour:   ... has read the slot and sent it on ── gives a credit back to me
 # ```
 #
-# At first the other slot is free everywhere: step 0 needs no credit. At the end all semaphores must
-# be back at zero: give no credit that nobody uses.
+# At first slot 1 is free everywhere: step 0 needs no credit. At the end all semaphores must be back
+# at zero: give only credits that are used.
 
 
 # %%

@@ -25,8 +25,8 @@ from puzzles.collectives import barrier, neighbours
 # the sum for device 1:   starts on device 2  ->  3  ->  0  ->  1
 # ```
 #
-# Which chunk does device `me` start with? In step `i` it receives a sum from its left neighbour.
-# For which device is it?
+# Which chunk does device `me` start with? In step `i` a sum arrives from the left. For which device
+# is that sum?
 #
 # Each copy has `1 / n` of the bytes of `x`. A reduce-scatter and then an all-gather make an
 # all-reduce that sends `2 (n - 1) / n` times the bytes of `x`, while `ring_all_reduce` sends

@@ -11,6 +11,7 @@ from launched import mistaken, wire_of
 
 import puzzles
 from puzzles import on_devices
+from puzzles._compile import CHIPS
 from puzzles.collectives._costs import WAYS, compare_gathers, way
 
 
@@ -58,6 +59,23 @@ def test_overlap_pays_where_the_prose_says_so() -> None:
     gather = way("ring_all_gather", "v5e", **sizes)
     assert 0.8 < (gather.product / 4) / (gather.wire / 3) < 1.0
     assert v6e["collective_matmul"] < v6e["all_gather_matmul"] < v6e["ring_all_gather"]
+    assert v6e["collective_matmul"] < v6e["bidirectional_all_gather"] < v6e["ring_all_gather"]
+    written = sizes["devices"] * sizes["M"] * sizes["N"] * 2
+    writing = written / CHIPS["v6e"].hbm_bytes_per_second
+    assert (written, round(1e6 * writing)) == (32 * 2**20, 20)
+    assert 0.85 < writing / v6e["collective_matmul"] < 1
+
+
+@pytest.mark.parametrize(("K", "decides"), [(128, "bytes"), (1024, "operations")])
+def test_a_product_after_a_gather_takes_the_longer_of_two_times(K: int, decides: str) -> None:
+    devices, M, N, chip = 3, 512, 2048, CHIPS["v5e"]
+    rows = devices * M
+    times = {
+        "bytes": 2 * (rows * K + K * N + rows * N) / chip.hbm_bytes_per_second,
+        "operations": 2 * rows * K * N / chip.flops_per_second,
+    }
+    assert max(times, key=times.__getitem__) == decides
+    assert way("ring_all_gather", "v5e", devices, M, K, N).product == times[decides]
 
 
 def test_a_comparison_is_a_table_and_a_plot_of_the_same_figures() -> None:
