@@ -91,5 +91,5 @@ PUZZLE = Puzzle(
     ],
     explain="""Signal whoever writes to you, and wait for whomever you write to. The wait ends with
     the right neighbour's signal, since it is the only one that signals this device. Many kernels
-    signal both neighbours and wait for two: that is right, too.""",
+    signal both neighbours and wait for two signals, which is also right.""",
 )

@@ -112,9 +112,9 @@ PUZZLE = Puzzle(
         "The order of a step: start, wait for the arrival, compute, wait for the departure, give "
         "the credit.",
     ],
-    explain="""The credit hands slot `here` to the left neighbour. It was given while the copy out of
-    that slot was still on its way, so the neighbour's next block could land in the middle of it. On
-    a CPU a copy is over at once, and no run shows it; here the simulator asks, for each pair of
-    events, whether anything forces one to come first.""",
+    explain="""The credit hands slot `here` to the left neighbour. It was given while the copy out
+    of that slot was still on its way, so the neighbour's next block could land in the middle of it.
+    In most runs on a CPU a copy is over at once, and nothing shows the bug. Here the simulator
+    asks, for each pair of events, whether anything forces one to come first.""",
     starter="gives the credit while the slot is still being sent",
 )

@@ -128,6 +128,7 @@ PUZZLE = Puzzle(
         "slot that was filled.",
     ],
     explain="""Device me receives in step 0 what its left neighbour started with: the sum for device
-    me - 2. Each step later it is one device further back, and in the last step, n - 2, it is me - n,
-    its own. What travels is as large as one chunk, however many have been added.""",
+    me - 2. In each later step the sum is for the device before, and in the last step, n - 2, for
+    device me - n, which is me. The sum that travels is as large as one chunk, however many chunks
+    have been added.""",
 )

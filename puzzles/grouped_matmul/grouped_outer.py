@@ -180,10 +180,10 @@ PUZZLE = Puzzle(
         "`jnp.where`, by the group's offsets, and add their product. Store when the group "
         "closes, including at the last step of the grid.",
     ],
-    explain="""In the reference the accumulator lives as long as a group: zeroed when the group
-    differs from the step before, stored when it differs from the next. Because each group's
-    visits are consecutive, one accumulator is enough for all of them. Only rows of a tile that
-    belong to another group, or to none, are masked.""",
+    explain="""In the reference the accumulator lives as long as a group: it is zeroed when the step
+    before has another group, and stored when the next step has. Because each group's visits are
+    consecutive, one accumulator is enough for all of them. Only rows of a tile that belong to
+    another group, or to none, are masked.""",
     scale=scale,
     par=par,
     fresh=fresh,
