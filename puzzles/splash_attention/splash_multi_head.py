@@ -293,10 +293,10 @@ def splash_multi_head(
 # %% [markdown]
 # Read it by column:
 #
-# * **Steps**: here yours are fewer, except for the full mask. JAX's kernel pads every row of tiles to the widest. (Steps are not
+# * **Steps**: yours are fewer, except for the full mask. JAX's kernel pads every row of tiles to the widest. (Steps are not
 #   time. A step with nothing to do is short, and only a TPU can tell how short.)
 # * **Tiles computed**: the same.
-# * **Blocks and bytes**: yours are at most JAX's, in every row. For a causal mask and a window JAX stores no patterns. It passes row
+# * **Blocks and bytes**: yours are at most JAX's, for every mask. For a causal mask and a window JAX stores no patterns. It passes row
 #   numbers to the kernel, 128 copies of each, and the kernel compares them with column numbers. Yours gets the rows
 #   from the list. (An operand of one column counts as 128 lanes wide, in your launch as well.)
 # * **Lists**: the price, counted as SMEM stores them. Yours take 16 bytes per tile. JAX's tables hold small integers, but each row of them is padded
