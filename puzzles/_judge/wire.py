@@ -5,7 +5,7 @@ from __future__ import annotations
 from puzzles._compile import CHIPS, LINK_BYTES
 from puzzles._launch import Traced
 from puzzles._receipt import amount, seconds_words
-from puzzles._rules import sentence
+from puzzles._rules import plural, sentence
 from puzzles._simulator import (
     HOP_SECONDS,
     DevicesRun,
@@ -45,22 +45,23 @@ def wire_line(label: str, wire: Wire) -> str:
 
 
 def wire_rows(wire: Wire, chip: str) -> str:
-    """Rows on the device that sends most: its copies, the time on the wire, and the overlap."""
+    """Rows on the device that sends most, of several that computes most: copies, time, overlap."""
     if not wire.transfers:
         return ""
-    device = max(range(wire.devices), key=lambda n: sum(wire.sent(n).values()))
+    busy = [(sum(wire.sent(n).values()), wire.spent("works", n)) for n in range(wire.devices)]
+    device = busy.index(max(busy))
     copies, size = wire.copies(device), sum(wire.sent(device).values())
     to = ", ".join(f"{amount(sent)} to device {n}" for n, sent in sorted(wire.sent(device).items()))
     largest, hops = max(copy.bytes for copy in copies), max(copy.hops for copy in copies)
     sent = sentence(
         "wire_sends",
-        device=device, size=amount(size), to=to, copies=len(copies), largest=amount(largest),
-        hops=hops, at_once=wire.at_once[device],
+        device=device, size=amount(size), to=to, copies=plural(len(copies), "copy"),
+        largest=amount(largest), hops=hops, at_once=wire.at_once[device],
     )  # fmt: skip
     works, waits = wire.spent("works", device), wire.spent("waits", device)
     facts = dict(works=seconds_words(works), waits=seconds_words(waits), chip=chip)
     facts["hidden"] = str(sum(copy.overlapped for copy in copies))
-    facts |= dict(whole=seconds_words(wire.seconds), copies=str(len(copies)))
+    facts |= dict(whole=seconds_words(wire.seconds), copies=plural(len(copies), "copy"))
     facts |= dict(link=f"{LINK_BYTES[chip] / 1e9:.0f}", hop=seconds_words(HOP_SECONDS))
     rows = [f"ICI    {sent}", f"wire   {sentence('wire_takes', **facts)}"]
     if works:

@@ -63,7 +63,13 @@ def _filled(text: str, facts: Mapping[str, object]) -> str:
     return re.sub(r"grid step core ", "core ", filled.replace("At grid step core ", "On core "))
 
 
-_PLURALS = {"axis": "axes", "copy": "copies", "entry": "entries", "fetch": "fetches"}
+_PLURALS = {
+    "axis": "axes",
+    "copy": "copies",
+    "entry": "entries",
+    "fetch": "fetches",
+    "launch": "launches",
+}
 
 
 def plural(count: int, noun: str) -> str:

@@ -63,6 +63,13 @@ def test_a_right_answer_passes_and_its_devices_were_played() -> None:
     assert verdict.passed, verdict
     assert "devices in NumPy" in str(verdict)
     assert "ICI    device 0 sends 24 KiB: 24 KiB to device 1; 3 copies" in str(verdict)
+
+
+def test_a_receipt_shows_the_device_with_most_products() -> None:
+    """With a causal mask the first device has a product for its own keys only."""
+    verdict = str(judge(puzzles.find("ring_attention"), puzzles.find("ring_attention").solution))
+    assert "ICI    device 7 sends " in verdict
+    assert "products overlap 7 of 7 copies and take " in verdict
     assert "bound by HBM" not in str(verdict)
 
 

@@ -14,7 +14,7 @@ from puzzles._judge.origin import source_text
 from puzzles._judge.questions.memory import MANY_STEPS
 from puzzles._launch import Traced
 from puzzles._program import equations, longest_body, longest_loop
-from puzzles._rules import Breach, sentence
+from puzzles._rules import Breach, plural, sentence
 
 # Limits that no puzzle needs; beyond them XLA compiles or runs for minutes.
 _EQUATIONS = 1000
@@ -96,7 +96,8 @@ def audit(run: Run) -> Breach | None:
     title = sentence("not_what_is_asked") if puzzle.launches else None
     count, right = sum(launch.times or 0 for launch in run.launches), len(parameters) - len(extra)
     if count != right or len(run.launches) != right:
-        return run.wrong("launches", title=title, name=puzzle.name, made=count, wanted=right)
+        made = plural(count, "launch")
+        return run.wrong("launches", title=title, name=puzzle.name, made=made, wanted=right)
     try:
         ask(*run.launches, **extra)
     except AssertionError as error:
