@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import inspect
 import math
 import os
 import re
@@ -225,9 +224,7 @@ def checked(name: str) -> tuple[Callable, str]:
     return find(name).solution, "the reference"
 
 
-def on_devices(
-    fn: Callable, *args: Any, axes: Mapping[str, int], shared: Sequence[str] = ()
-) -> Any:
+def on_devices(fn: Callable, *args: Any, axes: Mapping[str, int]) -> Any:
     """Run `fn` on each device of a mesh, and return the results of all devices.
 
     On a TPU with enough chips, they run it; elsewhere NumPy simulates the devices.
@@ -235,20 +232,18 @@ def on_devices(
     Args:
         args: arrays whose first axis counts the devices, in the order of the mesh.
         axes: the name and the length of each axis of the mesh, as `{"x": 4}`.
-        shared: names of the arguments that are equal on all devices, without that axis.
 
     Raises RuntimeError for a race between devices, a deadlock, or a semaphore left above zero.
     """
-    count, names = math.prod(axes.values()), list(inspect.signature(fn).parameters)
-    alike = frozenset(map(names.index, shared))
+    count = math.prod(axes.values())
     if jax.default_backend() == "tpu":
         if len(jax.devices()) >= count:
             # `make_mesh` orders the chips, so that neighbours on the mesh are one link apart.
             auto = (AxisType.Auto,) * len(axes)
             mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=auto)
-            return jax.jit(over_mesh(fn, axes, alike, mesh))(*args)
+            return jax.jit(over_mesh(fn, axes, mesh))(*args)
         say(sentence("too_few_chips", chips=len(jax.devices()), count=count))
-    traced = trace_call(over_mesh(fn, axes, alike), *map(jnp.asarray, args))
+    traced = trace_call(over_mesh(fn, axes), *map(jnp.asarray, args))
     try:
         results = run_devices(traced, Semantics()).results
     except HazardError as error:

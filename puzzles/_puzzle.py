@@ -57,7 +57,6 @@ class Puzzle:
         case's dims, and `inputs`, get the lengths: `dict(M=8, x=3)` is a case of three devices. The
         first axis of each argument and of each result counts the devices. An audit with a
         keyword-only parameter `wire` gets the traffic (`Wire`) of the case.
-    shared: the arguments that are equal on all devices, without that axis.
     starter: the name of the mistake that the learner starts from, in find-the-bug puzzles.
     record: known mistakes and alternatives; None: read them from the TOML file next to the module.
     waivers: the requirements of `verify` that this puzzle does not meet, by the names that
@@ -81,7 +80,6 @@ class Puzzle:
     tolerance: float | None = None
     outside: Sequence[str] = ()
     axes: Mapping[str, int] = field(default_factory=dict)
-    shared: Sequence[str] = ()
     starter: str | None = None
     waivers: Mapping[str, str] = field(default_factory=dict)
     observe: Callable[[Callable], Callable] | None = None
@@ -186,8 +184,7 @@ class Puzzle:
         mapping: for several devices, such as `over_mesh`: makes it a function of all arrays.
         """
         fn = fn if self.observe is None else self.observe(fn)
-        names = list(inspect.signature(self.spec).parameters)
-        return mapping(fn, axes, frozenset(map(names.index, self.shared))) if axes else fn
+        return mapping(fn, axes) if axes else fn
 
     def mistake(self, name: str) -> Mistake:
         """The mistake called `name`; KeyError if there is none."""

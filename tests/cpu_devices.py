@@ -8,6 +8,7 @@ simulator waits for ever, as it does in a deadlock.
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -37,11 +38,8 @@ def differences(name: str, mistake: str) -> list[float]:
         )
         settings = {n: case.dims[n] for n in puzzle.settings & {*case.dims}}
         wanted = puzzle.judged(puzzle.spec, axes, over_axes)(*case.args)
-        run = puzzle.judged(
-            lambda *args, kept=settings: fn(*args, **kept),
-            axes,
-            lambda f, ax, alike, on=mesh: over_mesh(f, ax, alike, on),
-        )
+        mapping = functools.partial(over_mesh, mesh=mesh)
+        run = puzzle.judged(functools.partial(fn, **settings), axes, mapping)
         got = jax.jit(run)(*case.args)
         scale = float(np.abs(wanted).max())
         found.append(float(np.abs(np.asarray(got) - np.asarray(wanted)).max()) / scale)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -19,15 +19,13 @@ COLLECTIVES = (
 )  # fmt: skip
 
 
-def over_mesh(
-    fn: Callable, axes: Mapping[str, int], shared: Collection[int] = (), mesh: Any = None
-) -> Callable:
+def over_mesh(fn: Callable, axes: Mapping[str, int], mesh: Any = None) -> Callable:
     """Return `fn`, which one device runs, as a function of all devices' arrays.
+
+    The first axis of each array, and of each result, counts the devices in the order of the mesh.
 
     Args:
         axes: the name and the length of each axis of the mesh.
-        shared: positions of arguments that all devices have alike; the first axis of every other
-            array, and of each result, counts the devices in the order of the mesh.
         mesh: a mesh of devices; None means an abstract one.
     """
 
@@ -37,31 +35,30 @@ def over_mesh(
         def local(*parts: Any) -> Any:
             local_args = list(args)
             for n, part in zip(arrays, parts, strict=True):
-                local_args[n] = part if n in shared else jax.lax.squeeze(part, (0,))
+                local_args[n] = jax.lax.squeeze(part, (0,))
             return jax.tree.map(
                 lambda y: jax.lax.expand_dims(jnp.asarray(y), (0,)), fn(*local_args)
             )
 
         devices = PartitionSpec(tuple(axes))
-        specs = tuple(PartitionSpec() if n in shared else devices for n in arrays)
         where = mesh
         if where is None:
             auto = (AxisType.Auto,) * len(axes)  # not the default since JAX 0.11.2
             where = AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=auto)
         whole = jax.shard_map(
-            local, mesh=where, in_specs=specs, out_specs=devices, check_vma=False
+            local, mesh=where, in_specs=devices, out_specs=devices, check_vma=False
         )  # fmt: skip
         return whole(*(args[n] for n in arrays))
 
     return mapped
 
 
-def over_axes(fn: Callable, axes: Mapping[str, int], shared: Collection[int] = ()) -> Callable:
+def over_axes(fn: Callable, axes: Mapping[str, int]) -> Callable:
     """Return what `over_mesh` does by `jax.vmap`: for a spec in `jax.lax`'s collectives."""
 
     def mapped(*args: Any) -> Any:
         sizes = tuple(axes.values())
-        split = [isinstance(x, jax.Array) and n not in shared for n, x in enumerate(args)]
+        split = [isinstance(x, jax.Array) for x in args]
         inner = fn
         for name, size in reversed([*axes.items()]):
             places = tuple(0 if is_split else None for is_split in split)
