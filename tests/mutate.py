@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from puzzles import _regions
-from puzzles._judge.explain.edits import OPERATORS
+from puzzles._judge.explain.edits import OPERATORS, swapped, variants, with_fields
 
 
 @dataclass(frozen=True)
@@ -56,39 +55,24 @@ def mutants(
 
     changes: yields the replacements of a node; by default all of `slips`, and statements swapped.
     """
-    tree = ast.parse(text)
     written = {n for one in _regions.regions(text) for n in range(one.first, one.last + 1)}
 
     def inside(node: ast.AST) -> bool:
         lines = range(getattr(node, "lineno", 0), getattr(node, "end_lineno", 0) + 1)
         return written.issuperset(lines)
 
-    seen = {ast.unparse(tree)}
-    for holder, key, node in [place for place in _places(tree) if inside(place[2])]:
-        edits = [(key, new, f"{_shown(node)} -> {_shown(new)}") for new in (changes or slips)(node)]
-        swaps = changes is None and isinstance(node, ast.stmt)
-        after = holder[key + 1 : key + 2] if swaps else []
+    def options(node: ast.AST, following: Sequence[ast.stmt]) -> Iterator[tuple[str, Any]]:
+        if not inside(node):
+            return
+        for new in (changes or slips)(node):
+            yield f"{_shown(node)} -> {_shown(new)}", new
+        after = following if changes is None else ()
         for other in filter(inside, after):  # such as a `pl.when` in the wrong order
             one, two = (ast.unparse(part).splitlines()[0] for part in (node, other))
-            swap = f"{one}; {two} -> {two}; {one}"
-            edits.append((slice(key, key + 2), [other, node], swap))
-        for place, new, change in edits:
-            was, holder[place] = holder[place], new
-            changed = ast.unparse(tree)
-            holder[place] = was
-            if changed not in seen:
-                seen.add(changed)
-                yield Mutant(changed, node.lineno, change)
+            yield f"{one}; {two} -> {two}; {one}", [other, node]
 
-
-def _places(tree: ast.AST) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield (parent, name or index in the parent, node) for each node."""
-    for parent in ast.walk(tree):
-        for name, value in ast.iter_fields(parent):
-            if isinstance(value, list):
-                yield from ((value, n, one) for n, one in enumerate(value))
-            elif isinstance(value, ast.AST):
-                yield vars(parent), name, value
+    for node, change, changed in variants(ast.parse(text), options):
+        yield Mutant(changed, node.lineno, change)
 
 
 def _shown(node: ast.AST) -> str:
@@ -99,20 +83,20 @@ def slips(node: ast.AST) -> Iterator[ast.AST]:
     """Yield replacements for `node`."""
     match node:
         case ast.Compare(ops=[op]):
-            yield from (_with(node, ops=[other()]) for other in COMPARISONS.get(type(op), ()))
+            yield from (with_fields(node, ops=[other()]) for other in COMPARISONS.get(type(op), ()))
         case ast.BinOp(left=left, op=op, right=right):
             if type(op) in OPERATORS:
-                yield _with(node, op=OPERATORS[type(op)]())
+                yield with_fields(node, op=OPERATORS[type(op)]())
             yield left
             yield right
             if isinstance(op, ORDERED):
-                yield _with(node, left=right, right=left)
+                yield with_fields(node, left=right, right=left)
         case ast.Constant(value=value):
             yield from map(ast.Constant, _constants(value))
         case ast.Attribute(attr=name) if name in NAMES:
-            yield _with(node, attr=NAMES[name])
+            yield with_fields(node, attr=NAMES[name])
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
-            yield from (_with(node, elts=some) for some in _elements(parts, node.ctx))
+            yield from (with_fields(node, elts=some) for some in _elements(parts, node.ctx))
         case ast.Call():
             yield from _calls(node)
         case ast.UnaryOp(operand=operand):
@@ -143,7 +127,7 @@ def _constants(value: object) -> Iterator[object]:
 
 def _elements(parts: list[ast.expr], ctx: ast.expr_context) -> Iterator[list[ast.expr]]:
     """Neighbours swapped: axes of a grid, components of an index map, dims of a block."""
-    yield from _swapped(parts)
+    yield from swapped(parts)
     for n, part in enumerate(parts):
         if isinstance(part, ast.Name) and isinstance(ctx, ast.Load):
             for new in (f"{part.id} + 1", f"{part.id} - 1", "0"):
@@ -152,28 +136,16 @@ def _elements(parts: list[ast.expr], ctx: ast.expr_context) -> Iterator[list[ast
 
 def _calls(node: ast.Call) -> Iterator[ast.AST]:
     """Two arguments swapped, an argument for the call, a keyword dropped, another `pl.when`."""
-    yield from (_with(node, args=some) for some in _swapped(node.args))
+    yield from (with_fields(node, args=some) for some in swapped(node.args))
     for argument in node.args[:3]:
         if not isinstance(argument, ast.Constant | ast.Lambda | ast.Starred):
             yield argument
     for n in range(len(node.keywords)):
-        yield _with(node, keywords=node.keywords[:n] + node.keywords[n + 1 :])
+        yield with_fields(node, keywords=node.keywords[:n] + node.keywords[n + 1 :])
     if ast.unparse(node.func) == "pl.when":
         for condition in ("True", "False", f"jnp.logical_not({ast.unparse(node.args[0])})"):
-            yield _with(node, args=[_expression(condition)])
-
-
-def _swapped(parts: Sequence[ast.expr]) -> Iterator[list[ast.expr]]:
-    for n in range(len(parts) - 1):
-        yield [*parts[:n], parts[n + 1], parts[n], *parts[n + 2 :]]
+            yield with_fields(node, args=[_expression(condition)])
 
 
 def _expression(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
-
-
-def _with(node: ast.AST, **fields: object) -> ast.AST:
-    """A copy of `node` with some of its fields changed."""
-    new = copy.copy(node)
-    vars(new).update(fields)
-    return new

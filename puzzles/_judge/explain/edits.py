@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeGuard
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
@@ -39,30 +39,42 @@ def edits(text: str, fixed: frozenset[str]) -> list[Edit]:
     """
     lines, tree = text.splitlines(), ast.parse(text)
     names = _bound_together(tree)
-    texts, results = {ast.unparse(tree)}, []
 
     def line_of(node: ast.AST) -> str:
         first = next(iter(getattr(node, "decorator_list", ())), node)  # such as `@pl.when(…)`
         return lines[getattr(first, "lineno", 1) - 1].strip()
 
-    for holder, key, node in list(_places(tree)):
+    def options(node: Any, following: Sequence[ast.stmt]) -> Iterator[tuple[Any, Any]]:
         if not hasattr(node, "lineno") or node.lineno == 1 or line_of(node) in fixed:
-            continue
-        options: list[tuple[int, str, Any, Any]] = [
-            (rank, "replace", key, new) for rank, new in _changes(node, names)
-        ]
-        after = holder[key + 1 : key + 2] if isinstance(node, ast.stmt) else []
-        for member in after:
+            return
+        yield from (((rank, "replace"), new) for rank, new in _changes(node, names))
+        for member in following:
             if line_of(member) not in fixed:
-                options.append((3, "order", slice(key, key + 2), [member, node]))
-        for rank, kind, place, new in options:
+                yield (3, "order"), [member, node]
+
+    found = [(*how, line_of(node), changed) for node, how, changed in variants(tree, options)]
+    return sorted(found, key=lambda edit: edit[0])
+
+
+def variants(
+    tree: ast.Module, options: Callable[[Any, Sequence[ast.stmt]], Iterator[tuple[Any, Any]]]
+) -> Iterator[tuple[Any, Any, str]]:
+    """Yield (node, label, text) for each replacement of a node, without repeated texts.
+
+    options: `(node, following)` to pairs of a label and a replacement. `following` holds the next
+    statement, if there is one; a list of statements replaces both.
+    """
+    texts = {ast.unparse(tree)}
+    for holder, key, node in list(_places(tree)):
+        following = holder[key + 1 : key + 2] if isinstance(node, ast.stmt) else []
+        for label, new in options(node, following):
+            place = slice(key, key + 2) if isinstance(new, list) else key
             was, holder[place] = holder[place], new
             changed = ast.unparse(tree)
             holder[place] = was
             if changed not in texts:
                 texts.add(changed)
-                results.append((rank, kind, line_of(node), changed))
-    return sorted(results, key=lambda edit: edit[0])
+                yield node, label, changed
 
 
 def _places(tree: ast.AST) -> Iterator[tuple[Any, Any, Any]]:
@@ -101,19 +113,19 @@ def _changes(
     """Yield (rank, replacement) for a node."""
     match node:
         case ast.Compare(left=left, ops=[op], comparators=[right]):
-            yield from ((0, _with(node, ops=[o()])) for o in _COMPARISONS.get(type(op), ()))
-            yield from ((1, _with(node, comparators=[new])) for new in _beside(right))
+            yield from ((0, with_fields(node, ops=[o()])) for o in _COMPARISONS.get(type(op), ()))
+            yield from ((1, with_fields(node, comparators=[new])) for new in _beside(right))
             if isinstance(left, ast.Name):
-                yield from ((2, _with(node, left=new)) for new in _beside(left))
+                yield from ((2, with_fields(node, left=new)) for new in _beside(left))
         case ast.AugAssign(target=target, op=ast.Add(), value=value):
             yield 0, ast.Assign([_stored(target)], value, lineno=node.lineno)
         case ast.Assign(targets=[ast.Subscript() as target], value=value):
             yield 0, ast.AugAssign(target, ast.Add(), value)
         case ast.BinOp(left=left, op=op, right=right):
             if type(op) in OPERATORS:
-                yield 1, _with(node, op=OPERATORS[type(op)]())
+                yield 1, with_fields(node, op=OPERATORS[type(op)]())
             if isinstance(op, ast.Sub | ast.Div | ast.FloorDiv | ast.MatMult):
-                yield 1, _with(node, left=right, right=left)
+                yield 1, with_fields(node, left=right, right=left)
             yield from ((2, part) for part in (left, right))
             yield from ((2, new) for new in _regrouped(node))
         case ast.Constant(value=bool()):
@@ -125,12 +137,12 @@ def _changes(
             for rank, candidates in enumerate(names.get(name, ()), start=1):
                 yield from ((rank, ast.Name(new, ast.Load())) for new in candidates)
         case ast.Call(func=func, args=args):
-            yield from ((2, _with(node, args=variant)) for variant in _swapped(args))
+            yield from ((2, with_fields(node, args=variant)) for variant in swapped(args))
             if getattr(func, "attr", "") == "num_programs":
                 yield 1, ast.BinOp(node, ast.Sub(), ast.Constant(1))
         case ast.Tuple(elts=parts, ctx=ast.Load()):
-            yield from ((2, _with(node, elts=variant)) for variant in _swapped(parts))
-            yield from ((1, _with(node, elts=variant)) for variant in _renumbered(parts))
+            yield from ((2, with_fields(node, elts=variant)) for variant in swapped(parts))
+            yield from ((1, with_fields(node, elts=variant)) for variant in _renumbered(parts))
 
 
 def _beside(node: ast.expr) -> list[ast.expr]:
@@ -174,16 +186,17 @@ class _Renumber(ast.NodeTransformer):
         return ast.Constant(self.new) if _is_axis(node) and node.value == self.old else node
 
 
-def _swapped(parts: Sequence[ast.expr]) -> Iterator[list[ast.expr]]:
+def swapped(parts: Sequence[ast.expr]) -> Iterator[list[ast.expr]]:
+    """Yield the parts with two neighbours exchanged."""
     for n in range(len(parts) - 1):
         yield [*parts[:n], parts[n + 1], parts[n], *parts[n + 2 :]]
 
 
 def _stored(target: ast.expr) -> ast.expr:
-    return _with(target, ctx=ast.Store())
+    return with_fields(target, ctx=ast.Store())
 
 
-def _with(node: Any, **fields: object) -> Any:
+def with_fields(node: Any, **fields: object) -> Any:
     """A copy of `node` with some of its fields changed."""
     new = copy.copy(node)
     vars(new).update(fields)
