@@ -42,30 +42,6 @@ def test_a_grid_bound_that_stands_in_the_program_is_a_number() -> None:
     assert (found.findings, found.launches[0].grid) == ((), (3,))
 
 
-def test_a_copy_of_no_rows_is_no_copy() -> None:
-    def kernel(count, x_ref, _, o_ref, sem):
-        rows = pl.ds(0, count[0])
-        copy = pltpu.make_async_copy(x_ref.at[rows], o_ref.at[rows], sem)
-        copy.start()
-        copy.wait()
-
-    pages = S((4, 8, 128), f32)
-    scratch = [pltpu.SemaphoreType.DMA]
-    fn = call(kernel, pages, (1,), [ANY] * 2, ANY, scratch, 1, input_output_aliases={2: 0})
-    for rows in (0, 3):
-        assert examine(fn, jnp.array([rows], i32), pages, pages).findings == ()
-
-
-def test_elements_that_hang_over_the_end_are_told_in_elements() -> None:
-    window = pl.BlockSpec((pl.Element(16), pl.Element(128)), lambda i: (8 * i, 0))
-    out = pl.BlockSpec((16, 128), lambda i: (i, 0))
-    fn = call(negate, S((48, 128), f32), (3,), [window], out)
-    assert examine(fn, S((32, 128), f32)).findings == ()
-    found = examine(fn, S((24, 128), f32))
-    assert told(found) == [("out-of-bounds", "x_ref", (2,))]
-    assert "elements 16 to 31 of axis 0, which has 24 elements" in found.findings[0].says
-
-
 def test_a_parallel_sum_is_wrong_where_two_cores_share_a_grid() -> None:
     def kernel(x_ref, o_ref):
         @pl.when(pl.program_id(0) == 0)

@@ -129,6 +129,7 @@ def test_an_output_that_is_written_in_part_is_named_whatever_is_around_it(around
     one = only(examine(around, SLOTS, NEW))
     assert (one.kind, one.launch, one.operand) == ("uninitialised", "update", "out")
     assert "hold garbage, from memory that nothing wrote: 0, 2, 3, 5, 7." in one.says
+    assert "input_output_aliases" in one.remedy
     assert one.line
 
 

@@ -13,49 +13,13 @@ from puzzles import judge, on_devices, show
 from puzzles._author import soundness
 from puzzles._judge import cases, execute
 from puzzles._program import over_mesh
-from puzzles._puzzle import load, mutate
+from puzzles._puzzle import mutate
 
 PUZZLE = dataclasses.replace(
     puzzles.find("ring_all_reduce"), cases=[dict(M=16, N=128), dict(M=8, N=256, x=3)]
 )
 ring_all_reduce = PUZZLE.solution
 EARLY = PUZZLE.mistake("gives the credit before its slot has left")
-BARRIER = "    barrier(left, right)\n"
-SIGNALS = """    for other in (left, right):
-        pl.semaphore_signal(pltpu.get_barrier_semaphore(), 1, device_id=(other,))
-"""
-# An edit, and the stage and words of its verdict.
-WRONG = {
-    "adds what it sends": (
-        ("+= slots_ref[there]", "+= slots_ref[here]"),
-        ("values", "The first is [0, 0] on device 0"),
-    ),
-    "no such device": (
-        ("device_id=(right,)", 'device_id=(lax.axis_index("x") + 1,)'),
-        ("memory", "Device 3 copies to device 4, but there are only 4 devices"),
-    ),
-    "waits for a credit too many": (
-        ("@pl.when(i > 0)", "@pl.when(i >= 0)"),
-        ("memory", "stop here: devices 0, 1, 2 and 3 in `pl.semaphore_wait(credits, 1)`"),
-    ),
-    "no wait for the barrier": (
-        (BARRIER, SIGNALS),
-        ("memory", "may not be in the kernel yet"),
-    ),
-    "no barrier": ((BARRIER, ""), ("tpu", "or leave `collective_id` out")),
-    "no collective_id": (
-        ("        compiler_params=pltpu.CompilerParams(collective_id=0),\n", ""),
-        ("tpu", "CompilerParams(collective_id=0)"),
-    ),
-    "another shape": (
-        ("    )(x)\n", "    )(x)[:8]\n"),
-        ("values", "(16, 128)"),
-    ),
-    "both halves to one side": (
-        ("        copy.wait()\n", "        copy.wait_send()\n"),
-        ("memory", "has not waited for that copy"),
-    ),
-}
 
 
 def test_a_right_answer_passes_and_its_devices_were_played() -> None:
@@ -73,19 +37,9 @@ def test_a_receipt_shows_the_device_with_most_products() -> None:
     assert "bound by HBM" not in str(verdict)
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_answer_gets_its_stage_and_cause(what: str) -> None:
-    (old, new), (stage, words) = WRONG[what]
-    text = PUZZLE.text
-    assert old in text
-    verdict = judge(PUZZLE, load(PUZZLE, text.replace(old, new), "answer")[PUZZLE.name])
-    assert (verdict.stage, words in str(verdict)) == (stage, True), verdict
-
-
-def test_the_known_mistake_is_found_whatever_the_data() -> None:
-    for seed in range(3):
-        verdict = judge(PUZZLE, mutate(PUZZLE, EARLY), seed=seed)
-        assert (verdict.stage, EARLY.says in str(verdict)) == ("memory", True)
+def test_a_wrong_number_has_its_device() -> None:
+    verdict = judge(PUZZLE, mutate(PUZZLE, PUZZLE.mistake("adds what it sends")))
+    assert "The first is [0, 0] on device 0" in verdict.says
 
 
 def test_on_devices_runs_a_function_on_a_mesh_that_nobody_has() -> None:

@@ -114,9 +114,9 @@ def test_an_element_window_may_not_start_outside():
         )
 
     assert found(x32, x32, (4,), halo(24), ROW) == ()
-    fault = one(x32, S((48, 128), f32), (6,), halo(99), ROW)
-    assert (fault.kind, fault.step, fault.block) == ("out-of-bounds", (4,), (32, 0))
-    assert "32 elements" in fault.words
+    fault = one(x32, S((48, 128), f32), (6,), halo(28), ROW)
+    assert (fault.kind, fault.step, fault.block) == ("out-of-bounds", (4,), (28, 0))
+    assert "elements 28 to 35 of axis 0, which has 32 elements" in fault.words
 
 
 def test_an_aliased_output_is_revisited_in_its_own_words():
