@@ -81,7 +81,6 @@ EXPLAINERS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
     ("first", by_facts.rounds_on_the_way),
     ("first", by_exchange.line_exchanged),
     ("first", by_facts.copied_in_part),
-    ("diagnosis", by_trying.mistakes_on_record),
 )
 
 

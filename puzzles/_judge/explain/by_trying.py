@@ -21,35 +21,21 @@ from puzzles._regions import RegionError
 from puzzles._rules import Breach, sentence
 from puzzles._simulator import step_by_step
 
-_CAUSES = 3  # named at most, if all wrong numbers are NaN
-
 
 def mistake_on_record(run: Run) -> str | None:
     """The message of the only known mistake with the same program or the same numbers, or None."""
     if len(matches := _mistakes_like(run)) != 1:
         return None
     key = "all_wrong_is_nan" if _only_nan(run) else "known_numbers"
-    return sentence(key, what=_kind(run.puzzle), mistake=matches[0].name, says=matches[0].says)
+    what = "kernel" if run.puzzle.kernel else "function"
+    return sentence(key, what=what, mistake=matches[0].name, says=matches[0].says)
 
 
-def mistakes_on_record(run: Run) -> str | None:
-    """The list of known mistakes, two or more, that give NaN as the answer does, or None."""
-    if len(matches := _mistakes_like(run)) < 2:
-        return None
-    listed = "".join(f"\n- {mistake.name}: {mistake.says}." for mistake in matches)
-    return sentence("several_give_nan", what=_kind(run.puzzle), listed=listed)
-
-
-def _kind(puzzle: Puzzle) -> str:
-    return "kernel" if puzzle.kernel else "function"
-
-
-@lru_cache(maxsize=1)
 def _mistakes_like(run: Run) -> list[Mistake]:
     """The known mistakes with the same program or the same numbers.
 
-    NaN does not distinguish mistakes, so there may be up to `_CAUSES` of them: those that read or
-    leave garbage in the same ways as the answer.
+    NaN does not distinguish mistakes, so there may be two of them: those that read or leave garbage
+    in the same ways as the answer.
 
     On the cases before this case and on the next, it must give the same numbers as the answer; an
     equal program does. If a fault of the launch explains the numbers, the mistake must have this
@@ -76,7 +62,7 @@ def _mistakes_like(run: Run) -> list[Mistake]:
     same_numbers = (m for m in compared if run.answer.affords(case) and _same_values(run, m))
     # Programs of all mistakes before the numbers of any: several mistakes may give equal numbers.
     candidates = list(itertools.islice(same_programs, 1))
-    return candidates or list(itertools.islice(same_numbers, _CAUSES if only_nan else 1))
+    return candidates or list(itertools.islice(same_numbers, 2 if only_nan else 1))
 
 
 def _likest_first(run: Run) -> list[Mistake]:
