@@ -41,8 +41,8 @@ def foreign(own: Iterable[Breach], par: Iterable[Breach]) -> list[Breach]:
     return [f for f in own if (f.facts["kernel"], f.form) not in usual]
 
 
-def _place(equation: JaxprEqn, form: str, dtype: Any, kernel: bool) -> Breach:
-    line = source_text(equation)
+def _place(equation: JaxprEqn, form: str, dtype: Any, kernel: bool, within: str) -> Breach:
+    line = source_text(equation) or within
     who = f"`{line}`" if line else "the kernel" if kernel else "the function"
     facts = {"who": who, "dtype": dtype.name, "kernel": kernel}
     return Breach("rounds-on-the-way", facts, form=form)
@@ -57,9 +57,11 @@ class _Scope:
     wide: for rounded variables that are float32 again, the finding, unless they are rounded again.
     masks: variables made of bools.
     written: variables made of the source's own numbers; zeros have no digits to lose.
+    line: the line of the call around the program.
     """
 
     refs: dict[Var, Var]
+    line: str = ""
     how: dict[Var, str] = field(default_factory=dict)
     wide: dict[Var, Breach] = field(default_factory=dict)
     masks: set[Var] = field(default_factory=set)
@@ -75,14 +77,14 @@ def _places(jaxpr: Jaxpr, refs: dict[Var, Var], stored: set[Var], kernel: bool) 
     scopes = [_Scope(refs)]
 
     def enters(equation: JaxprEqn, _: Jaxpr) -> bool:
-        written = scopes[-1].written
-        return around_kernels(equation) and not _made_of_numbers(equation, written)
+        return around_kernels(equation) and not _made_of_numbers(equation, scopes[-1].written)
 
     for equation, begins, ends in through(jaxpr, enters):
         scope = scopes[-1]
         if begins is not None:
             pairs = outside(equation, begins).items()
-            scopes.append(_Scope({own: scope.refs[v] for own, v in pairs if v in scope.refs}))
+            inner = {own: scope.refs[v] for own, v in pairs if v in scope.refs}
+            scopes.append(_Scope(inner, source_text(equation) or scope.line))
         elif ends is not None:
             yield from scopes.pop().returned(ends)
         elif _made_of_numbers(equation, scope.written):
@@ -137,24 +139,23 @@ def _rounded(equation: JaxprEqn, scope: _Scope, stored: set[Var], kernel: bool) 
         elif before.kind in "iu" and before.itemsize > 2 and narrow(after):
             how[out] = "numbers"
         elif form and not narrow(after):
-            scope.wide[out] = _place(equation, form, before, kernel)
+            scope.wide[out] = _place(equation, form, before, kernel, scope.line)
     elif name in _COMPARES and form == "numbers":
-        yield _place(equation, form, equation.invars[0].aval.dtype, kernel)
+        yield _place(equation, form, equation.invars[0].aval.dtype, kernel, scope.line)
     elif name == "mul" and any(v in scope.masks for v in equation.invars if isinstance(v, Var)):
         pass  # a mask: numbers or zeros
     elif name in _ROUNDS and narrow(out.aval.dtype):
         if not _scales(equation):
             how[out] = "there and back"
-            yield _place(equation, "computed", out.aval.dtype, kernel)
+            yield _place(equation, "computed", out.aval.dtype, kernel, scope.line)
         elif form:
             how[out] = form
 
 
 def _made_of_numbers(equation: JaxprEqn, written: set[Var]) -> bool:
     """True if all operands are numbers in the source, or computed from such numbers."""
-    if not equation.invars or equation.effects:
-        return False
-    return all(isinstance(v, Literal) or v in written for v in equation.invars)
+    made = all(isinstance(v, Literal) or v in written for v in equation.invars)
+    return made and bool(equation.invars) and not equation.effects
 
 
 def _moves(equation: JaxprEqn) -> bool:

@@ -87,11 +87,8 @@ def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
             yield _Exchange(text, words, line, everywhere=True)
 
     # Unsafe copies mostly lack a wait; wrong numbers mostly come from one line.
-    lines = (
-        (_single_lines, edits_of_own, _lines)
-        if corrects == "corrects_numbers"
-        else (_lines, edits_of_own)
-    )
+    numbers = corrects == "corrects_numbers"
+    lines = (_single_lines, edits_of_own, _lines) if numbers else (_lines, edits_of_own)
     for exchanges in (*lines, _expressions, _several_lines):
         for own, partners in pairs:
             for exchange in exchanges(own, partners):
@@ -287,9 +284,10 @@ def _single_lines(own: _Written, partners: list[list[str]]) -> Iterator[_Exchang
                 text = _spliced(own.lines, theirs, (i, j, k, end))
                 yield _Exchange(text, _EMPTY if empty else _EXCHANGED[how], own.shown(i, i, "")[0])
         for i, line in enumerate(own.lines[1:], start=1):
-            likeness = [_likeness(line, other) for other in theirs]
+            head = line.partition("= ")[0]  # a line that assigns the same comes before others
+            likeness = [_likeness(line, o) + (o.partition("= ")[0] == head) for o in theirs]
             k = likeness.index(max(likeness))
-            if _ALIKE < likeness[k] < 1 and _indent(line) == _indent(theirs[k]):
+            if likeness[k] > _ALIKE and line not in theirs and _indent(line) == _indent(theirs[k]):
                 shown, _ = own.shown(i, i, theirs[k])
                 text = _spliced(own.lines, theirs, (i, i + 1, k, k + 1))
                 yield _Exchange(text, _EXCHANGED["replace"], shown)
