@@ -12,10 +12,10 @@ import jax
 from puzzles._jax import JaxprEqn
 
 
-def call_at_fault(error: BaseException) -> tuple[Any, int]:
+def call_at_fault(error: BaseException) -> tuple[Any, int | None]:
     """The index map that `pallas_call` was reading when it raised, or None; and how many arrays it
-    was to prefetch."""
-    index_map, count = None, 0
+    was to prefetch, or None if its grid has no place for them."""
+    index_map, count = None, None
     for frame, _ in walk_tb(error.__traceback__):
         held = frame.f_locals
         count = getattr(held.get("grid_spec"), "num_scalar_prefetch", count)

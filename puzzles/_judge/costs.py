@@ -187,9 +187,10 @@ def _made_outside(answer: Cost, par: Cost) -> Facts:
     actual = Counter((array.bytes, array.primitive) for array in answer.made)
     new = [array for array in answer.made if (array.bytes, array.primitive) in actual - expected]
     lines = {array.line for array in par.made}
-    most = max(new or answer.made, key=lambda array: (array.bytes, array.line not in lines))
+    scatters = [array for array in new if array.primitive.startswith("scatter")]
+    most = max(scatters or new or answer.made, key=lambda one: (one.bytes, one.line not in lines))
     return {
-        "form": "aliased" if most.primitive == ALIASES else "",
+        "form": "aliased" if most.primitive == ALIASES else "scatter" if scatters else "",
         "made": amount(answer.outside),
         "enough": amount(par.outside),
         "primitive": most.primitive,

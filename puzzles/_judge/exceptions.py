@@ -124,9 +124,9 @@ def _of_the_call(error: Exception) -> str:
         own = _own_frames(error)[-1][0].f_locals.items()
         names = [f"`{name}`" for name, x in own if str(getattr(x, "shape", "")) == met[1]]
         return sentence("prefetched_are_first", names=" or ".join(names) or met[1])
-    if prefetched and "Pytree for `in_specs`" in str(error):
+    if prefetched is not None and "Pytree for `in_specs`" in str(error):
         several = f"{prefetched} arrays of the call have"
-        first = several if prefetched > 1 else "array of the call has"
+        first = several if prefetched != 1 else "array of the call has"
         return sentence("prefetched_without_a_spec", prefetched=prefetched, first=first)
     return ""
 
