@@ -39,8 +39,8 @@ def of(path: str, name: str) -> Any:
     return getattr(wheels.module(path), name)
 
 
-def abstract(devices: int) -> AbstractMesh:
-    return AbstractMesh((devices,), ("x",), axis_types=(AxisType.Auto,))
+def abstract(devices: int, axis: str = "x") -> AbstractMesh:
+    return AbstractMesh((devices,), (axis,), axis_types=(AxisType.Auto,))
 
 
 def splash(mqa: bool = False, causal: bool = True, **options):
@@ -259,8 +259,7 @@ def _drawn(zeros: bool, leaf: Any) -> Any:
 
 def kda(gradient: bool):
     """tokamax's Kimi delta attention of two heads of 256 tokens."""
-    module = wheels.module(f"{TOKAMAX}.kda.pallas_mosaic_tpu")
-    cls = operator_class(module)
+    cls = operator_class(wheels.module(f"{TOKAMAX}.kda.pallas_mosaic_tpu"))
     x = S((2, 1, 256, 128), bf16)
     rest = S((2, 1, 256), bf16), S((2,), f32), S((256,), f32)
     steady = dict(use_qk_l2norm=True, use_gate_in_kernel=True, lower_bound=-5.0)
@@ -271,6 +270,106 @@ def kda(gradient: bool):
         return jnp.sum(out.astype(f32))
 
     return jax.grad(attend, argnums=(0, 1, 2, 3)) if gradient else attend, *(x,) * 4, *rest
+
+
+def kda_of_shards():
+    """tokamax's Kimi delta attention whose tokens are on two devices."""
+    cls = operator_class(wheels.module(f"{TOKAMAX}.kda.pallas_mosaic_tpu"))
+    mesh, spec = abstract(2, "context"), PartitionSpec(None, None, "context")
+    metadata = of(f"{TOKAMAX}.kda.cp_utils", "ContextParallelMetadata")(mesh=mesh)
+    steady = dict(max_num_segments=1, output_final_state=False, context_parallel_metadata=metadata)
+
+    def attend(q, k, v, gate, beta, segments):
+        given = dict(query=q, key=k, value=v, gate=gate, beta=beta, segment_ids=segments)
+        return cls()(**given, **steady)[0]
+
+    fn = jax.shard_map(
+        attend, mesh=mesh, in_specs=(spec,) * 5 + (PartitionSpec(None, "context"),),
+        out_specs=spec, check_vma=False,
+    )  # fmt: skip
+    x = S((2, 1, 256, 128), f32)
+    return fn, x, x, x, x, S((2, 1, 256), f32), jnp.ones((1, 256), i32)
+
+
+def experts(count: int, hidden: int, inner: int, dtype=bf16):
+    """The weights of so many experts: up and gate, and down."""
+    return S((count, hidden, 2 * inner), dtype), S((count, inner, hidden), dtype)
+
+
+def fused_moe():
+    fn = of(f"{TOKAMAX}.experimental.fused_moe.layer", "fused_ep_moe_v2")
+    steady = dict(topk=2, renormalize=True, act_fn="silu", mesh=abstract(2, "d"))
+    steady |= dict(w1_scale=None, w2_scale=None, capacity=128)
+    form = of(f"{TOKAMAX}.experimental.fused_moe.host", "weight_format_of_dtype")(bf16)
+
+    def mix(x, w1, w2, gating):
+        return fn(x=x, w1=w1, w2=w2, gating=gating, weight_format=form, **steady)
+
+    return mix, S((32, 512), bf16), *experts(4, 512, 256), S((32, 4), f32)
+
+
+def fused_moe_decode():
+    fn = of(f"{TOKAMAX}.experimental.fused_moe_decode.fused_moe_decode_kernel", "fused_moe_decode")
+    fp8 = jnp.float8_e4m3fn
+    (w1, w2), shared = experts(4, 512, 256, fp8), (S((512, 256), fp8), S((1, 256), f32))
+    scales = S((4, 1, 1, 512), f32), S((4, 1, 1, 512), f32)
+    down = S((128, 512), fp8), S((1, 512), f32), S((512, 1), bf16), S((16, 2), bf16)
+    ids = jnp.asarray(np.random.default_rng(0).integers(0, 4, (16, 2)), i32)
+    rest = S((16, 512), bf16), w1, w2, *scales, *shared, *down, ids
+    whole = PartitionSpec()
+    fn = jax.shard_map(
+        functools.partial(fn, n_ranks=2), mesh=abstract(2, "d"),
+        in_specs=(PartitionSpec("d"), *(whole,) * len(rest)), out_specs=whole, check_vma=False,
+    )  # fmt: skip
+    return fn, jnp.arange(2, dtype=i32), *rest
+
+
+def fused_moe_scattered():
+    fn = of(f"{TOKAMAX}.experimental.fused_moe_rs.fused_moe_rs", "fused_moe_func_rs")
+    types = (AxisType.Auto,) * 2
+    steady = dict(
+        w1_scale=None, w2_scale=None, w1_bias=None, w2_bias=None, topk=2, renormalize=True,
+        mesh=AbstractMesh((1, 4), ("data", "model"), axis_types=types), activation="silu",
+        scoring_fn="softmax",
+    )  # fmt: skip
+    w1, w2 = experts(16, 512, 256)
+    fn = functools.partial(fn, **steady)
+    return (
+        lambda x, a, b, gating: fn(hidden_states=x, w1=a, w2=b, gating_output=gating),
+        S((128, 512), bf16), w1, w2, S((128, 16), f32),
+    )  # fmt: skip
+
+
+def routing_moe(**options):
+    fn = of(f"{TOKAMAX}.experimental.routing_moe.layer.wrapper", "routing_moe")
+    steady = dict(
+        w1_scale=None, w2_scale=None, w1_bias=None, w2_bias=None, topk=2, renormalize=True,
+        activation="silu", scoring_fn="softmax", mesh=abstract(4, "model"),
+    )  # fmt: skip
+    fn, (w1, w2) = functools.partial(fn, **steady | options), experts(16, 1024, 1024)
+    return (
+        lambda x, a, b, gating: fn(hidden_states=x, w1=a, w2=b, gating_output=gating),
+        S((256, 1024), bf16), w1, w2, S((256, 16), f32),
+    )  # fmt: skip
+
+
+def mla_v2():
+    """tokamax's second MLA: a decoding sequence, and one of 20 new tokens."""
+    fn = of(f"{TOKAMAX}.experimental.mla.v2.kernel", "mla_ragged_paged_attention")
+    fn = functools.partial(fn, num_kv_pages_per_block=2, num_queries_per_block=8)
+    q, new, cache = S((16, 21, 512), bf16), S((21, 512), bf16), S((8, 16, 2, 640), bf16)
+    numbers = ([129, 60], np.arange(10), [0, 1, 21], [1, 1, 2])
+    rest = (jnp.asarray(n, i32) for n in numbers)
+    return fn, q, S((21, 16, 64), bf16), new, S((21, 64), bf16), cache, *rest
+
+
+def mla_window():
+    """tokamax's MLA in a sliding window, on the inputs of its own tests."""
+    path = f"{TOKAMAX}.experimental.mla_swa"
+    cls = operator_class(wheels.module(f"{path}.pallas_mosaic_tpu"))
+    given, _ = of(f"{path}.test_base", "make_inputs")(batch_size=2, num_heads=16)
+    fn = functools.partial(cls(), sliding_window=16, logical_page_size=16)
+    return fn, *given
 
 
 # The wheel, the function, the shape in words, and the builder. tokamax's newest kernels are for 7x.
@@ -301,6 +400,16 @@ KERNELS: tuple[tuple[str, str, str, Callable[[], tuple]], ...] = (
     ("tokamax", "fused_fp8_matmul", "its gradient", lambda: fp8_matmul(gradient=True)),
     ("tokamax", "kda", "2 heads of 256 × 128", lambda: kda(gradient=False)),
     ("tokamax", "kda", "its gradient", lambda: kda(gradient=True)),
+    ("tokamax", "kda", "256 tokens on 2 devices", kda_of_shards),
+    ("tokamax", "fused_moe", "4 experts on 2 devices", fused_moe),
+    ("tokamax", "fused_moe_decode", "4 experts on 2 devices", fused_moe_decode),
+    ("tokamax", "fused_moe_rs", "16 experts on 4 devices", fused_moe_scattered),
+    ("tokamax", "routing_moe", "16 experts, rows on 4 devices",
+     lambda: routing_moe(tp_axis="model", ep_axis=None)),
+    ("tokamax", "routing_moe", "16 experts on 4 devices",
+     lambda: routing_moe(tp_axis=None, ep_axis="model", remote_combine=True)),
+    ("tokamax", "mla v2", "2 sequences, pages of 32", mla_v2),
+    ("tokamax", "mla_swa", "2 sequences, a window of 16", mla_window),
     ("tokamax", "scatter_rows", "256 rows, SparseCores", scatter_rows),
     ("tokamax", "pack_nonnegative", "64 × 2048, SparseCores", pack_nonnegative),
     ("tokamax", "pallas_select", "8 of 256 experts", router_select),
@@ -323,10 +432,13 @@ KERNELS: tuple[tuple[str, str, str, Callable[[], tuple]], ...] = (
     ("tpu_inference", "quantized_matmul", "256 × 512 × 512, int8", quantized),
 )  # fmt: skip
 
-# Faults of their own. In the decoding kernel block n + 1 prefetches the states of block n + 2 into
-# the buffer from which the store of block n may still read; the wait for this store is in block
-# n + 2. The compressor fetches into a slot of `emit_pipeline` whose copy out is in flight.
+# Faults of their own. `fused_moe_rs` fills its output with zeros after the barrier, when another
+# device may already copy rows into it. In the decoding kernel block n + 1 prefetches the states of
+# block n + 2 into the buffer from which the store of block n may still read; the wait for this
+# store is in block n + 2. The compressor fetches into a slot of `emit_pipeline` whose copy out is
+# in flight.
 FAULTS = {
+    "fused_moe_rs: 16 experts on 4 devices": ("hazard", None),
     "fused_decoding_gdn v2: 8 requests": ("hazard", "h_bufs"),
     "dsv4_compressor: its smallest benchmark": ("hazard", "VMEM((2, 8, 4, 128), uint8)"),
 }

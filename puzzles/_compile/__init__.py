@@ -25,5 +25,6 @@ from puzzles._compile.refusals import (
     known_to_fit,
     lowered,
     on_chip,
+    on_shared_cores,
     room,
 )

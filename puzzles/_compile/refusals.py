@@ -13,8 +13,9 @@ from puzzles._compile import columns, messages
 from puzzles._compile.chips import CHIPS, Chip
 from puzzles._compile.compiler import Compiler, NoAnswer, NotLowered
 from puzzles._compile.messages import mebibytes
-from puzzles._launch import ERROR, Finding, Launch, Traced, as_function, told
+from puzzles._launch import ERROR, WARNING, Finding, Launch, Traced, as_function, told
 from puzzles._program import aimed_at, as_tpu
+from puzzles._rules import sentence
 
 
 def on_chip(name: str) -> AbstractContextManager[None]:
@@ -43,6 +44,18 @@ def room(launch: Launch, chips: Sequence[str]) -> Iterator[Finding]:
     if small:
         sizes = dict(used=mebibytes(launch.smem_bytes), has=mebibytes(CHIPS[small[0]].smem_bytes))
         yield told("smem", "smem", chips=tuple(small), **where, **sizes)
+
+
+def on_shared_cores(finding: Finding, chips: Sequence[str]) -> Finding:
+    """Limit a finding about two cores to the chips whose cores share a grid; warn without any."""
+    shared = finding.kind in ("parallel", "race") and finding.operand is not None
+    if not shared or finding.severity != ERROR:
+        return finding
+    if both := tuple(chip for chip in chips if CHIPS[chip].megacore):
+        return replace(finding, chips=both)
+    named = " and ".join(name for name, chip in CHIPS.items() if chip.megacore)
+    says = sentence("two_cores", says=finding.says, on=named)
+    return replace(finding, severity=WARNING, says=says)
 
 
 def lowered(traced: Traced) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from puzzles._compile import (
     known_to_fit,
     lowered,
     on_chip,
+    on_shared_cores,
     room,
 )
 from puzzles._examine.examination import Examination
@@ -54,7 +55,7 @@ from puzzles._program import (
 )
 from puzzles._receipt import many_steps
 from puzzles._rules import sentence
-from puzzles._simulator import again_whole, on_mesh, sanitize, speaks
+from puzzles._simulator import on_mesh, sanitize, speaks
 
 under_way: list[Any] = []  # functions under examination: `examining` skips their launches
 
@@ -166,27 +167,14 @@ class _Examination:
 
     def add(self, findings: Iterable[Finding], launch: int | None = None) -> None:
         """Keep the new findings of a launch: the first finder of a fault reports it."""
-        for finding in map(self.where_cores_share, findings):
+        for finding in (on_shared_cores(finding, self.chips) for finding in findings):
             self.told.setdefault((launch, finding.kind, finding.operand), finding)
-
-    def where_cores_share(self, finding: Finding) -> Finding:
-        """Limit a finding about two cores to the chips whose cores share a grid."""
-        shared = finding.kind in ("parallel", "race") and finding.operand is not None
-        if not shared or finding.severity != ERROR:
-            return finding
-        if chips := tuple(chip for chip in self.chips if CHIPS[chip].megacore):
-            return replace(finding, chips=chips)
-        named = " and ".join(name for name, chip in CHIPS.items() if chip.megacore)
-        says = sentence("two_cores", says=finding.says, on=named)
-        return replace(finding, severity=WARNING, says=says)
 
     def launch_by_launch(self) -> None:
         """Add the findings about the blocks of every step, about memory and about lost time."""
         for n, launch in enumerate(self.launches):
-            for finding in faults(launch):
-                if whole := again_whole(launch, finding):
-                    says = sentence("written_whole", says=finding.says.partition(" On a TPU")[0])
-                self.add([replace(finding, severity=WARNING, says=says) if whole else finding], n)
+            self.add(faults(launch), n)
+            self.written_whole(n, [o.name for o in launch.outputs if launch.rewritten(o.name)])
             self.add(revisited_inside(launch), n)
             self.add(room(launch, self.chips), n)
             self.add(waste(launch), n)
@@ -195,6 +183,13 @@ class _Examination:
         which = "the only step" if steps == 1 else f"all {steps:,} steps"
         self.looked.append(sentence("what_blocks_say", which=which))
         self.looked.append(f"vmem, smem: for {', '.join(self.chips)}")
+
+    def written_whole(self, n: int, operands: Sequence[str]) -> None:
+        """Warn only that blocks of `operands` come back: each visit writes the whole block."""
+        for about in [(n, "revisited", operand) for operand in operands]:
+            if (f := self.told.get(about)) is not None and f.severity == ERROR:
+                says = sentence("written_whole", says=f.says.partition(" On a TPU")[0])
+                self.told[about] = replace(f, severity=WARNING, says=says)
 
     def lowering(self) -> None:
         """Add the refusals of Mosaic, each for its kernel."""
@@ -221,6 +216,9 @@ class _Examination:
         for n, program in enumerate(self.each if alone else [self.traced]):
             launches = self.launches[n : n + 1] if alone else self.launches
             result = sanitize(program, launches, seed)
+            fine = result.steps == "all steps" and not result.findings
+            for m, launch in enumerate(launches, n) if fine else ():
+                self.written_whole(m, [o.name for o in launch.outputs if o.piped])
             for finding in [f for f in result.findings if not self.explained(f, n)]:
                 named = (m for m, it in enumerate(self.launches) if it.name == finding.launch)
                 self.add([finding], n if alone else next(named, None))
@@ -239,10 +237,12 @@ class _Examination:
         if refusal and (finding.kind, finding.line) == ("lowering", refusal.line):
             self.told[n, "lowering", None] = replace(refusal, operand=finding.operand)
             return True
-        cause = {"uninitialised": "never-written", "parallel": "parallel"}.get(finding.kind)
-        operands = [f.operand for f in self.findings if f.kind == cause and f.operand]
-        rest = finding.kind == "uninitialised" and not finding.step and self.traced.other_kernels
-        return bool(rest) or (bool(operands) and finding.operand in (None, *operands))
+        causes = {"uninitialised": ("never-written", "revisited"), "parallel": ("parallel",)}
+        kinds = causes.get(finding.kind, ())
+        operands = [f.operand for f in self.findings if f.kind in kinds and f.operand]
+        at_end = finding.kind == "uninitialised" and not finding.step
+        rest = at_end and self.traced.feeds_others(finding.launch)
+        return rest or (bool(operands) and finding.operand in (None, *operands))
 
     def compilation(self, timeout: float, others: Callable[[], list[Traced]]) -> None:
         """Add the refusals of libtpu; others: traces the kernels that are not read."""

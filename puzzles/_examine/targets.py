@@ -66,7 +66,7 @@ def made(fn: Callable, args: Sequence[object]) -> tuple[Callable, Sequence[objec
 def _module(where: str) -> ModuleType:
     """A module by its name, or by its file's path; a file of a package keeps its package."""
     if not where.endswith(".py") and "/" not in where:
-        sys.path.insert(0, os.getcwd())
+        sys.path[:] = dict.fromkeys([os.getcwd(), *sys.path])
         return importlib.import_module(where)
     file = Path(where).resolve()
     if not file.is_file():
@@ -74,7 +74,7 @@ def _module(where: str) -> ModuleType:
     names, folder = [file.stem], file.parent
     while (folder / "__init__.py").exists():
         names, folder = [folder.name, *names], folder.parent
-    sys.path.insert(0, str(folder))
+    sys.path[:] = dict.fromkeys([str(folder), *sys.path])
     if len(names) > 1:
         return importlib.import_module(".".join(names))
     # A file may be called as a module that is there already, such as types.py.

@@ -23,6 +23,7 @@ from puzzles._program import (
     PALLAS_CALL,
     AbstractValueError,
     Node,
+    Source,
     ask,
     equations,
     launch_name,
@@ -30,6 +31,7 @@ from puzzles._program import (
 )
 from puzzles._rules import sentence
 
+_IN_SPACE = "with_memory_space_constraint"
 LISTED = 4_000_000  # steps of which each is listed: some seconds, and a gigabyte
 
 
@@ -176,13 +178,13 @@ class Call:
         made = zip(self.names[first:], self.inputs, strict=False)
         return tuple(
             name for name, source in made
-            if source.node is not None and source.node.equation.primitive.name == "empty"
-            and (name in read or name not in aliased)
+            if _is_empty(source) and (name in read or name not in aliased)
         )  # fmt: skip
 
     def written_inputs(self, touches: Sequence[Access]) -> tuple[str, ...]:
-        aliased = {i for i, _ in self.p["input_output_aliases"]}
         first = len(self.scalars)
+        aliased = {i for i, _ in self.p["input_output_aliases"]}
+        aliased |= {n for n, source in enumerate(self.inputs, first) if _is_empty(source)}
         inputs = range(first, first + self.mapping.num_inputs)
         # JAX also counts the source of a copy to another device as written.
         stored = {touch.ref for touch in touches if touch.writes}
@@ -202,3 +204,11 @@ class Call:
             return tuple(words)
         rest = iter(words)
         return tuple("parallel" if a in mapped else next(rest) for a in range(rank))
+
+
+def _is_empty(source: Source) -> bool:
+    """True for an array of `jax.lax.empty`, which may be memory for the kernel to write in."""
+    node = source.node
+    while node is not None and node.equation.primitive.name == _IN_SPACE:
+        node = node.inputs[0].node
+    return node is not None and node.equation.primitive.name == "empty"

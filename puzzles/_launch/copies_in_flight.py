@@ -57,6 +57,15 @@ class Place:
         unknown = self.ranges is None or place.ranges is None
         return self.buffer == place.buffer and (unknown or self.meets(place))
 
+    def offset_from(self, source: Place) -> Hashable | None:
+        """The distance of each element from the source of its copy; None if it is unknown."""
+        if self.ranges is None or source.ranges is None or len(self.ranges) != len(source.ranges):
+            return None
+        axes = [*zip(self.ranges, source.ranges, strict=True)]
+        if any(b - a != d - c or i != j for (a, b, i), (c, d, j) in axes):
+            return None  # strides, or another order of axes
+        return source.buffer, *(a - c for (a, *_), (c, *_) in axes)
+
     @property
     def key(self) -> Hashable:
         """The same for places of the same elements; None if the part is unknown."""
@@ -79,8 +88,13 @@ class View:
 
     may_meet = meets
 
+    def offset_from(self, source: View) -> Hashable | None:
+        """The distance of each element from the source of its copy; None if it is not constant."""
+        distance = self.key[0][0] - source.key[0][0]
+        return distance if self.array.strides == source.array.strides else None
+
     @property
-    def key(self) -> Hashable:
+    def key(self) -> tuple[Any, ...]:
         """The same for views of the same elements."""
         array = self.array
         return array.__array_interface__["data"], array.shape, array.strides
@@ -98,6 +112,12 @@ class Flight:
     semaphore: Hashable  # signalled at its end
     size: int
     line: str
+
+
+def same_bytes(copy: Any, source: Any, target: Any) -> bool:
+    """Whether a copy of `source` to `target` brings to shared elements what `copy` brings."""
+    offset = copy.target.offset_from(copy.source)
+    return offset is not None and offset == target.offset_from(source)
 
 
 class Flights:
@@ -159,15 +179,18 @@ class Flights:
         open_ends = (self._on(semaphore) for semaphore, due in self.due.items() if due > 0)
         return next((flights[-1] for flights in open_ends if flights), None)
 
-    def forbidden(self, how: str, place: Any) -> str:
+    def forbidden(self, how: str, place: Any, source: Any = None) -> str:
         """The reason why the kernel must not access a place ("reads", "writes"); "" if it may.
 
         It may read the target of a copy that brings the bytes which are there. `emit_pipeline` does
-        so when it fetches a block that it writes back unchanged.
+        so when it fetches a block that it writes back unchanged. A copy from `source` may write
+        what a copy in flight writes, if each element comes from the same place.
         """
         for flight in self.flying:
             writes = how == "writes"
             ends = {"writes_into" if writes else "reads_into": flight.target}
+            if writes and source is not None and same_bytes(flight, source, place):
+                ends = {}
             if writes:
                 ends["writes_out_of"] = flight.source
             for key, end in ends.items():

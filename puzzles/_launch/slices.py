@@ -16,7 +16,7 @@ Ranges = tuple[tuple[int, int, bool], ...]
 def ranges_of(transforms: Sequence[Any]) -> Ranges | None:
     """The ranges of a buffer that transforms select; None if one is unknown, or not an index."""
     ranges: list[tuple[int, int, bool]] = []
-    for number, transform in enumerate(transforms):
+    for number, transform in enumerate(_moving(transforms)):
         if (indices := getattr(transform, "indices", None)) is None:
             return None
         new = [_range(index) for index in indices]
@@ -30,6 +30,11 @@ def ranges_of(transforms: Sequence[Any]) -> Ranges | None:
             (a, b, True) if index else _inside(a, next(parts)) for a, b, index in ranges
         ]  # an axis that an index removed has no further range
     return tuple(ranges)
+
+
+def _moving(transforms: Sequence[Any]) -> list[Any]:
+    """The transforms without those of `pltpu.annotate`, which select the whole part."""
+    return [one for one in transforms if "Assumption" not in type(one).__name__]
 
 
 def _inside(start: int, inner: tuple[int, int, bool]) -> tuple[int, int, bool]:
@@ -86,7 +91,7 @@ def taken(value: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
 
     Raises NotImplementedError for a slice beyond its edge.
     """
-    for transform in transforms:
+    for transform in _moving(transforms):
         if "Bitcast" in type(transform).__name__:
             value = bitcast(value, transform.dtype)
             continue
@@ -112,6 +117,7 @@ def before_bitcast(
     """
     if not bits.size or np.may_share_memory(bits, value):
         return bits
+    transforms = _moving(transforms)
     casts = (n for n, transform in enumerate(transforms) if "Bitcast" in type(transform).__name__)
     if (n := next(casts, None)) is None:  # a reshape of rows with gaps is a copy, too
         return None

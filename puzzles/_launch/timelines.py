@@ -297,7 +297,7 @@ class Follower:
                 words = "copy_of_a_pipeline_outside" if piped else "copy_outside"
                 where = dict(operand=ref.name, part=place.in_full, shape=ref.shape)
                 refused.append((words, dict(kind="out-of-bounds", who=who, **where)))
-            if why := self.flights.forbidden(how, place):
+            if why := self.flights.forbidden(how, place, source):
                 starts = f"the copy that `{text}` starts"
                 refused.append(("touched_too_early", self.early(starts, why, place)))
         flight = Flight(source, target, semaphore, taken, text)

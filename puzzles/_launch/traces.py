@@ -91,6 +91,11 @@ class Traced:
         kernels = (e for e in equations(self.jaxpr.jaxpr) if e.primitive.name in OTHER_KERNELS)
         return tuple(self._other(equation) for equation in kernels)
 
+    def feeds_others(self, name: str | None) -> bool:
+        """Whether a kernel that is not read depends on a launch of this name."""
+        calls = (call.node for call in self._calls if call.name == name)
+        return any(self.graph.feeds(call, OTHER_KERNELS) for call in calls)
+
     def _other(self, equation: JaxprEqn) -> OtherKernel:
         meshes = equation.params.get("meshes") or (equation.params["mesh"],)
         named = "` and a `".join(type(mesh).__name__ for mesh in meshes)

@@ -9,7 +9,7 @@ package, a `pallas_call` is an equation like any other.
 from __future__ import annotations
 
 from puzzles._program.blas import one_blas_thread
-from puzzles._program.dataflow import AbstractValueError, Graph, Node, UnreadableError, ask
+from puzzles._program.dataflow import AbstractValueError, Graph, Node, Source, UnreadableError, ask
 from puzzles._program.fingerprints import fingerprint
 from puzzles._program.interpreter import (
     CONTROL,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
@@ -13,8 +13,11 @@ import numpy as np
 from puzzles._equations import is_key, scan_counts
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from puzzles._program.jaxprs import PALLAS_CALL, around_kernels, callee, kernel_calls, through
+from puzzles._program.mapped import COLLECTIVES
 from puzzles._program.run import ProgramInterpreter
 from puzzles._rules import sentence
+
+_OF_DEVICES = ("axis_index", *COLLECTIVES)
 
 
 class UnreadableError(ValueError):
@@ -110,6 +113,11 @@ class Graph:
         self.results = [self._read(v) for v in jaxpr.jaxpr.outvars]
         self.calls = [n for n in self.nodes if n.equation.primitive.name == PALLAS_CALL]
 
+    def feeds(self, call: Node, primitives: Collection[str]) -> bool:
+        """Whether an equation of one of these primitives depends on a launch."""
+        named = (node for node in self.nodes if node.equation.primitive.name in primitives)
+        return any(call in _leading_to(node) for node in named)
+
     def _read(self, atom: Any) -> Source:
         return Source(data=atom.val) if isinstance(atom, Literal) else self._env[atom]
 
@@ -152,6 +160,8 @@ class Graph:
         node = Node(equation, inputs, len(self.nodes), self._times[-1], unused)
         self.nodes.append(node)
         abstract = frozenset().union(*(s.abstract for s in inputs))
+        if (name := equation.primitive.name) in _OF_DEVICES:
+            abstract |= {f"`{name}` inside a `shard_map`"}
         for n, variable in enumerate(equation.outvars):
             self._env[variable] = Source(node, n, None, abstract)
 
@@ -171,6 +181,7 @@ def ask(subject: str, source: Source) -> NoReturn:
     """
     names = " and ".join(sorted(source.abstract))
     why = "needs_data" if names.startswith("argument") else "inside_a_loop"
+    why = "on_each_device" if "shard_map" in names else why
     raise AbstractValueError(sentence(why, what=subject, names=names))
 
 

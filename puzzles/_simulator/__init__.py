@@ -13,5 +13,5 @@ from puzzles._simulator.first_nan import first_not_finite
 from puzzles._simulator.programs import step_by_step, timelines_of_run
 from puzzles._simulator.sanitizer import sanitize, speaks
 from puzzles._simulator.semantics import HazardError, Semantics, floating
-from puzzles._simulator.simulator import SimulationError, again_whole, cannot, foreseen, simulate
+from puzzles._simulator.simulator import SimulationError, cannot, foreseen, simulate
 from puzzles._simulator.wire import HOP_SECONDS, Speeds, Transfer, Wire

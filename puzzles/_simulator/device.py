@@ -11,7 +11,7 @@ import numpy as np
 
 from puzzles._equations import Part, compiler_param, copy_ends, is_remote
 from puzzles._jax import JaxprEqn
-from puzzles._launch import View, taken, when
+from puzzles._launch import View, same_bytes, taken, when
 from puzzles._program import COLLECTIVES, UnsupportedError, Values, equations
 from puzzles._rules import sentence
 from puzzles._simulator.clocks import Arrival, Copy, End, Semaphore
@@ -45,6 +45,7 @@ class Device(Machine):
         launch = log.launch
         operands = enumerate((*launch.inputs, *launch.outputs), len(launch.scalars))
         self.moving = {n for n, operand in operands if operand.piped and launch.steps > 1}
+        self.fetched: list[End] = []  # of copies within the device
         mesh.enter(self, number, nth, _meets_first(call))
 
     def ends(self) -> None:
@@ -119,18 +120,28 @@ class Device(Machine):
         self.semaphore_of(device, array, part).arrivals.append(arrival)
 
     def touches(
-        self, equation: JaxprEqn, how: str, array: np.ndarray, ref: np.ndarray, transforms: Any
-    ) -> None:
+        self, equation: JaxprEqn, how: str, array: np.ndarray, ref: np.ndarray, transforms: Any,
+        source: View | None = None,
+    ) -> None:  # fmt: skip
         view, mesh, me = self.view(array, ref, transforms), self.mesh, self.number
-        self.meets_copies(equation, how, view)
+        self.meets_copies(equation, how, view, source)
         if not any(n in self.moving and buffer is ref for n, buffer in enumerate(self.buffers)):
             key = how, address(array), array.shape, array.strides
             mesh.accesses[me][key] = Access(how, view, mesh.clocks.now(me), line_words(equation))
 
-    def meets_copies(self, equation: JaxprEqn, how: str, view: View) -> None:
-        """Raise `HazardError` for an access to a copy's target, or a write to its source."""
+    def meets_copies(
+        self, equation: JaxprEqn, how: str, view: View, source: View | None = None
+    ) -> None:
+        """Raise `HazardError` for an access to a copy's target, or a write to its source.
+
+        source: of the copy that writes; it may bring what a copy in flight brings.
+        """
         for end in self.mesh.ends[self.number]:
             if end.over is None and (end.lands or how == "writes") and end.view.meets(view):
+                if source is not None and end.lands and same_bytes(end.copy, source, view):
+                    continue
+                if how == "reads" and self.is_there(end, view):
+                    continue
                 key = _INTO[how] if end.lands else "device_writes_out_of"
                 own = end.copy.sender == end.copy.receiver
                 key = "device_meets_its_own_copy" if own else key
@@ -138,6 +149,20 @@ class Device(Machine):
                 facts["does"] = how
                 facts |= dict(text=line_words(equation), place=view, copy=end.copy.line)
                 self.wrong(equation, key, waited=self.waited(end), **facts)
+
+    def is_there(self, end: End, view: View) -> bool:
+        """Whether an earlier copy brought to a place the bytes that a copy in flight brings."""
+        copy, place = end.copy, view.array
+        at, first = address(place), address(place) - address(copy.target.array)
+        before = (old for old in self.fetched if old.over is not None)
+        same = (old.view.array for old in before if same_bytes(old.copy, copy.source, copy.target))
+        around = any(0 <= at - address(old) <= old.nbytes - place.nbytes for old in same)
+        ends = (copy.source.array, copy.target.array, place)
+        if not around or not all(one.flags.c_contiguous for one in ends):
+            return False
+        new, held, _ = (one.reshape(-1).view(np.uint8) for one in ends)
+        part = slice(max(0, first), max(0, first + place.nbytes))
+        return bool((new[part] == held[part]).all())
 
     def waited(self, end: End) -> str:
         """That a wait on the copy's semaphore may have taken another copy's bytes."""
@@ -187,7 +212,7 @@ class Device(Machine):
         if old.size:
             self.meets_copies(equation, "reads", copy.source)
             if there == me:
-                self.meets_copies(equation, "writes", copy.target)
+                self.meets_copies(equation, "writes", copy.target, copy.source)
             else:
                 self.lands(equation, there, copy)
         time = mesh.time.sends(me, there, old.nbytes, line, copy.target)
@@ -195,6 +220,7 @@ class Device(Machine):
         if old.size:
             mesh.ends[me].append(sends)
             mesh.ends[there].append(lands)
+            self.fetched += [lands] * (there == me)
         remote = is_remote(equation)
         array = self.part_on(peer, equation, landing, "no_such_semaphore")
         count, ends = signals_of(equation, old.nbytes), [lands] if remote else [sends, lands]

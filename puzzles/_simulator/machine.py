@@ -285,10 +285,11 @@ class Machine(NumpyInterpreter):
         return View(array, name)
 
     def touches(
-        self, equation: JaxprEqn, how: str, array: np.ndarray, ref: np.ndarray, transforms: Any
-    ) -> None:
+        self, equation: JaxprEqn, how: str, array: np.ndarray, ref: np.ndarray, transforms: Any,
+        source: View | None = None,
+    ) -> None:  # fmt: skip
         """Raise `HazardError` for an access to a copy's target, or a write to its source."""
-        if why := self.flights.forbidden(how, self.view(array, ref, transforms)):
+        if why := self.flights.forbidden(how, self.view(array, ref, transforms), source):
             text = text_of(equation.source_info)
             says = happens(self.ids, f"`{text}`" if text else "the kernel", why)
             self.wrong(equation, "touched_too_early", says=says, operand=self.name_of(ref))
@@ -337,7 +338,7 @@ class Machine(NumpyInterpreter):
         ref, transforms, stored, mask = accessed(equation, values)
         view = self.part(equation, ref, transforms)
         if (part := before_bitcast(view, ref, transforms)) is None:
-            raise UnsupportedError("a store through a part of a bitcast")
+            raise UnsupportedError("a store through a part of a bitcast or of a reshape")
         self.touches(equation, "writes", part, ref, transforms)
         self.flights.changed(self.view(part, ref, transforms))
         if self.trail is not None:
@@ -360,7 +361,7 @@ class Machine(NumpyInterpreter):
         if not alike or (new.size and not np.may_share_memory(new, target[0])):
             raise UnsupportedError("a copy between two forms")
         self.touches(equation, "reads", old, *source)
-        self.touches(equation, "writes", new, *target)
+        self.touches(equation, "writes", new, *target, source=self.view(old, *source))
         self.note_nan(equation, source[0], old)
         if self.trail is not None:
             self.trail.stored.add(self.name_of(target[0]))

@@ -12,7 +12,6 @@ from puzzles._jax import JaxprEqn
 from puzzles._launch import (
     ERROR,
     Finding,
-    Launch,
     Traced,
     copied,
     faults,
@@ -99,7 +98,8 @@ def foreseen(traced: Traced, rewritten: bool = False) -> Finding | None:
 
     Detects an indexed ref in HBM, a block outside its array, a block that comes back after another
     block, a hazard of a copy by hand. None also if a launch cannot be read, such as a launch in a
-    loop that chooses its blocks. rewritten: accept a block that comes back and is written whole.
+    loop that chooses its blocks. rewritten: a run decides whether a block that comes back is
+    written whole, unless it is aliased.
     """
     try:
         launches = traced.launches
@@ -109,16 +109,12 @@ def foreseen(traced: Traced, rewritten: bool = False) -> Finding | None:
         kinds = ("out-of-bounds", "revisited")
         wrong = (f for f in faults(launch) if f.kind in kinds and f.severity == ERROR)
         if rewritten:
-            wrong = (f for f in wrong if not again_whole(launch, f))
+            aliased = [launch.outputs[o].name for _, o in launch.aliases]
+            wrong = (f for f in wrong if f.kind != "revisited" or f.operand in aliased)
         finding = _indexed_hbm(call) or next(wrong, None) or copied(launch)
         if finding is not None:
             return finding
     return None
-
-
-def again_whole(launch: Launch, finding: Finding) -> bool:
-    """True for a finding about an output that is revisited and written whole each time."""
-    return finding.kind == "revisited" and launch.rewritten(finding.operand)
 
 
 def _indexed_hbm(equation: JaxprEqn) -> Finding | None:

@@ -108,3 +108,13 @@ def report(*severities: str, unread: str = "", gaps: tuple[str, ...] = ()) -> su
 def test_exit_codes(seen, typed, code, monkeypatch) -> None:
     monkeypatch.setattr(shell, "run_request", lambda *_: seen)
     assert main(["examine", "m:f", *typed]) == code
+
+
+def test_a_folder_is_on_the_path_once(folder_here: Path, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("first", "second"):
+        (folder_here / f"{name}.py").write_text("def fn():\n    pass\n", encoding="utf-8")
+        targets.load(f"{name}:fn")
+        targets.load(f"{name}.py:fn")
+    assert sys.path.count(str(folder_here)) == 1
+    assert sys.path[0] == str(folder_here)

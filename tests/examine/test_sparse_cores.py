@@ -122,3 +122,19 @@ def test_launches_on_tensor_cores_beside_it_are_simulated(no_libtpu) -> None:
     assert [launch.name for launch in found.launches] == ["copy_kernel"]
     assert "uninitialised, hazard: in NumPy, all steps" in found.looked
     assert found.unseen == ("memory of `doubling_kernel`",)
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_an_unwritten_output_is_reported_unless_sparse_cores_may_write_it(no_libtpu, order) -> None:
+    def half(x_ref, o_hbm, sem):
+        rows = pl.ds(0, 4096)
+        pltpu.async_copy(x_ref.at[rows], o_hbm.at[rows], sem).wait()
+
+    def fn(x):
+        hbm = pl.BlockSpec(memory_space=pl.ANY)
+        launch = call(half, x, specs=[hbm], out_specs=hbm, scratch=[pltpu.SemaphoreType.DMA])
+        return launch(doubled(x)) if order == "after" else doubled(launch(x))
+
+    found = examine(fn, VECTOR, chips=("v6e",))
+    operands = [(one.kind, one.operand) for one in found.findings if one.severity == "error"]
+    assert operands == [("uninitialised", "o_hbm")] * (order == "after")

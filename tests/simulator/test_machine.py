@@ -96,6 +96,7 @@ RIGHT = (
     "start first 0, start second 0, wait both 0, use both",
     "start first 0, store second, wait first 0, use both",
     "start both 0, wait both 0, use both, start first 0, wait first 0",
+    "start both 0, start first 1, wait both 0, wait first 1, use both",  # the same bytes
 )
 WRONG = (
     "start both 0, use both, wait both 0",
@@ -107,7 +108,6 @@ WRONG = (
     "start first 0, start second 1, wait both 0, use both, wait second 1",
     "start first 0, store first, wait first 0, use both",
     "start both 0, wait both 0, use both, start first 0",
-    "start both 0, start first 1, wait both 0, wait first 1, use both",
 )
 
 
