@@ -30,8 +30,8 @@ from puzzles.collectives import barrier
 #   counts the bytes of all senders: wait for the bytes of `n - 1` chunks.
 #
 # On v5e a copy can go only to a chip whose distance is a power of two, as [JAX's
-# documentation](https://docs.jax.dev/en/latest/pallas/tpu/distributed.html) says. In a row of more
-# than three v5e chips this kernel would need other routes.
+# documentation](https://docs.jax.dev/en/latest/pallas/tpu/distributed.html) says. In a row of
+# four v5e chips the first and the last are 3 apart, so this kernel would need another route.
 
 
 # %%

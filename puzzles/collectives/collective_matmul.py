@@ -84,7 +84,7 @@ def collective_matmul_kernel(
         return all_ref.at[block, pl.ds(pl.multiple_of(way * half, half), half)]
 
     def multiply(turn):
-        # Multiplies the two halves that leave in step `turn`, or after the last step the last two.
+        # Multiplies the halves that leave in step `turn`; for turn = n - 1, the last to arrive.
         def one(way, _):
             block = owner(turn, way)
             rows = pl.ds(pl.multiple_of((2 * block + way) * half, half), half)
@@ -145,9 +145,9 @@ def collective_matmul(
 # ### What it costs, and when it pays
 #
 # Here are four ways to gather the rows and multiply them, with times by the receipt's model. The
-# first two gather, then multiply: the product takes as long as its operations or its bytes in HBM,
-# whichever is longer. The other two do both at the same time. The time of `all_gather_matmul`
-# leaves HBM out.
+# first two gather, in one direction or in both, then multiply: the product takes as long as its
+# operations or its bytes in HBM, whichever is longer. The other two do both at the same time.
+# `all_gather_matmul` works in VMEM, so its time counts no HBM.
 
 # %% active="ipynb"
 # from puzzles.collectives import compare_gathers
@@ -156,13 +156,13 @@ def collective_matmul(
 
 # %% [markdown]
 # On v5e a product takes about as long as a copy, so overlapping them pays. `all_gather_matmul` is
-# fastest there, in one direction, but at this size its result alone would fill 64 MiB of VMEM.
-# `collective_matmul` reads all of `w` again for each half, and waits for the first block of each
-# half.
+# fastest there, in one direction, but at this size its result alone, in f32, would fill 64 MiB of
+# VMEM. `collective_matmul` is slower: it reads all of `w` again for each half, and each of its
+# pipelines begins with a wait.
 #
 # On v6e the matrix unit is almost five times as fast and the links are twice as fast. In one
 # direction the wire decides, so the second direction pays. With two directions HBM decides:
-# `collective_matmul` spends most of its time, 20 µs, on writing 32 MiB of results.
+# `collective_matmul` takes 20 µs, most of its time, to write 32 MiB of bf16 results.
 #
 # Use XLA's collective if nothing can run meanwhile, or if XLA overlaps it by itself. XLA can split
 # a gather before a matmul in the same way: this is called a [windowed

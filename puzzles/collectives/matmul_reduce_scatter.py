@@ -13,7 +13,7 @@ from puzzles.collectives import barrier, neighbours
 # %% [markdown]
 # ## matmul_reduce_scatter: the other half of a layer
 #
-# A layer of a model begins with `all_gather_matmul` and ends with its mirror image. Now each device
+# A layer with sharded weights begins with `all_gather_matmul` and ends with its mirror image. Now each device
 # has its own columns of `x` and its own rows of `w`. Their product has the full shape, but it is one of
 # `n` summands. Each device must end with its share of the rows of the sum.
 #

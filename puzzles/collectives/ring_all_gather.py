@@ -26,7 +26,7 @@ from puzzles.collectives import barrier, neighbours
 # ![The lanes of four devices: in each of three steps every device sends to the next](diagrams/collectives/ring_all_gather.svg)
 #
 # A block has the same place in `o_ref` on all devices, so `src_ref` and `dst_ref` are the same
-# expression. Nothing is written twice, so nobody needs permission to write.
+# expression. Nothing is written twice, so after the barrier nobody needs permission to write.
 #
 # Each step has a receive semaphore of its own. If all steps shared one, the bytes of a later step
 # could end the wait of an earlier one.

@@ -11,9 +11,9 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## block_scaled_grouped_matmul: scales that change along K
 #
-# The largest weight of a column sets the scale for all of it, so one outlier costs all the others their
-# precision. As in DeepSeek-V3 (2024), confine the damage: a scale holds for **128 weights along K** only. From
-# which part of the sum can you take the scale out now?
+# The largest weight of a column sets the column's scale, so one outlier costs all others their
+# precision. Confine the damage: a scale holds for **128 weights along K** only (in DeepSeek-V3, 2024, for
+# 128 × 128). From which part of the sum can you take the scale out now?
 #
 # $$\sum_k x_{mk}\, q_{kn}\, s_{bn}, \qquad b = \lfloor k / 128 \rfloor$$
 #
@@ -201,7 +201,7 @@ def block_scaled_grouped_matmul(
 # until yours passes its check), `jax.lax.ragged_dot`, which XLA compiles, and JAX's Megablox. On a CPU it
 # prints receipts: the bytes moved, and the useful FLOPs per byte. The bytes include the zeros that XLA
 # writes before our launch, 128 MiB and 4 MiB. Megablox writes none, and leaves garbage in unassigned
-# rows. The first layer is in training; the second decodes, one token at a time.
+# rows. The first layer is in training; the second decodes, one token of each sequence.
 
 # %% active="ipynb"
 # from puzzles import checked

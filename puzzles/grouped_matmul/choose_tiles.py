@@ -29,8 +29,8 @@ from puzzles import INTERPRET, find, trace
 # result      M × N                      M × N
 # ```
 #
-# With K whole, a block of weights stays while the visits of its group follow one another. (And `lhs` stays,
-# fetched once, if `bm` is all of `M`.) VMEM must hold two buffers for each operand's block, including the output's,
+# With K whole, a block of weights stays while the visits of its group follow one another. (If `bm` is all of
+# `M`, `lhs` stays, too.) VMEM must hold two buffers for each operand's block, including the output's,
 # and the f32 accumulator once.
 #
 # Choose `(bm, bk, bn)` for bf16 that fit into `vmem_bytes` and cost at most 5 % more than the best.
@@ -134,8 +134,8 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
 # TPUs (2026) has fewer than 128 rows.
 #
 # A router's groups are not equal like these. Tile edges cut more of them. Some experts get no rows,
-# and their weights are never fetched. In the last two lines, the tiles that are best for equal
-# groups cost 1.5 times as much as (128, 7168, 512) if a router makes the groups.
+# and their weights are never fetched. In the last two lines, with a router's groups,
+# the tiles that are best for equal groups cost 1.5 times as much as (128, 7168, 512).
 #
 # The tiles (128, 7168, 512) take 18 MiB of VMEM. A kernel gets 16 MiB of a v5e's 128 unless its
 # launch asks for more, as the folded cell does:

@@ -41,8 +41,8 @@ from puzzles import INTERPRET, find
 # zeros that you pass in: blocks that no step writes stay zero. With `memory_space=pl.ANY` the array stays in HBM:
 # leave `zeros_ref` alone.
 #
-# Write the code for a visit's last `k`. (Unassigned rows may hold NaN; so may anything beyond an
-# edge.)
+# Write the code for a visit's last `k`. (Unassigned rows may hold NaN; so may everything beyond
+# the last row or column.)
 #
 # <details><summary>More: why that array does not clear the tiles that are visited</summary>
 #
@@ -195,7 +195,7 @@ def grouped_matmul(
 #
 # So keep K whole if experts have few rows: then most bytes are weights. With many rows, cutting K
 # can pay: it leaves room for wide blocks, so the rows are read fewer times. `tiles` computes both
-# costs. When a model decodes one token at a time, an expert may have 8 rows: 8 FLOPs for each byte
+# costs. When a batch is decoded, an expert may have 8 rows: 8 FLOPs for each byte
 # of bf16 weights, while a v5e can do 240. The rest of each tile is padding. `cost_estimate` in the
 # launch, a `pl.CostEstimate`, tells XLA's scheduler the useful work, without padding: `flops`,
 # `transcendentals`, `bytes_accessed`. The receipt names the padding:

@@ -22,8 +22,9 @@ from puzzles import INTERPRET, find
 #             lhs            rhs               result         summed over
 # forward     x   M × K      w  E × K × N      y   M × N      K: columns of lhs, rows of rhs
 # backward    dy  M × K      w  E × N × K      dx  M × N      K: columns of lhs, columns of rhs
-#                     └ forward's N └ forward's K
 # ```
+#
+# Backward, `K` is the forward's `N`, and vice versa.
 #
 # Do not transpose `w` in HBM: that would read and write the weights of all experts, used or not.
 # Take the blocks as they are stored. The kernel is given, except for its product: write that, and

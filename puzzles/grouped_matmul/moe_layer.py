@@ -156,7 +156,7 @@ def moe_layer(
 # But if K is cut, each fetch of weights then serves fewer rows.
 #
 # **And without groups?** With a fixed *capacity* each expert gets room for equally many slots, say 1.25
-# times the mean: slots beyond it are dropped, unused slots are padded. Here some experts are more
+# times the mean: slots beyond it are dropped, and unused room is padding. Here some experts are more
 # popular than others.
 
 # %% active="ipynb"
@@ -187,7 +187,7 @@ def moe_layer(
 # * [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/_src/ops/ragged_dot), with two kernels for
 #   TPUs. The default continues Megablox, with **quantised** weights and activations, and with tables of
 #   tuned tile sizes. The other, `gmm_v2`, makes its list inside the kernel and gives each group its own
-#   tiles, which begin where the group does. So hardly any row is computed for two groups, and at a group's
+#   tiles, which begin where the group does. So hardly any row is computed twice, and at a group's
 #   end only a part of the tile is computed. To run it, pass `implementation="mosaic_tpu_v2"`, from release
 #   0.0.13 on.
 # * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html)
