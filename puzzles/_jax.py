@@ -286,15 +286,12 @@ def unused_copies_untold() -> Iterator[None]:
     Here a function is traced several times, and a verdict says so once.
     """
     root = logging.getLogger()
-    root.addFilter(_is_no_unused_copy)
+    used = lambda record: not str(record.msg).startswith("AsyncCopyDescriptor was not")  # noqa: E731
+    root.addFilter(used)
     try:
         yield
     finally:
-        root.removeFilter(_is_no_unused_copy)
-
-
-def _is_no_unused_copy(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith("AsyncCopyDescriptor was not used")
+        root.removeFilter(used)
 
 
 def made_by_a_pipeline(info: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from puzzles._jax import unused_copies_untold
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.costs import dearer
 from puzzles._judge.exceptions import RejectedError
@@ -90,7 +91,7 @@ def judge(puzzle: Puzzle, fn: Callable, **how: Any) -> Verdict:
     how: `seed`, `thorough`, `compiler` and `patience` of `Answer`.
     """
     answer = Answer(puzzle, fn, **how)
-    with keeping_traces():
+    with keeping_traces(), unused_copies_untold():  # JAX logs when it collects a copy, not at once
         return _refused(answer, QUESTIONS, PLAIN_QUESTIONS) or passed(answer)
 
 
