@@ -5,15 +5,6 @@ from __future__ import annotations
 from puzzles._simulator import Wire
 
 
-def sends(wire: Wire, size: float, why: str) -> None:
-    """Asserts that no device sends more than `size` bytes."""
-    for device in range(wire.devices):
-        sent = sum(wire.sent(device).values())
-        assert sent <= size, (
-            f"device {device} sends {sent:,} bytes, but {size:,.0f} are enough: {why}"
-        )
-
-
 def both_ways(wire: Wire) -> None:
     """Asserts that each device sends as much to its left as to its right, both at the same time."""
     for device in range(wire.devices):
