@@ -217,7 +217,9 @@ def _vmem(answer: Cost, par: Cost) -> Facts:
 
 def _dots(answer: Cost, par: Cost) -> Facts:
     done, enough = scaled(answer.dot_flops), scaled(par.dot_flops)
-    return {"done": done, "enough": enough, "first": _first_dot(answer, par)}
+    alike = (answer.with_dots, answer.steps) == (par.with_dots, par.steps)
+    steps = "" if alike else sentence("steps_with_dots", answer=answer, par=par)
+    return {"done": done, "enough": enough, "steps": steps, "first": _first_dot(answer, par)}
 
 
 def _first_dot(answer: Cost, par: Cost) -> str:

@@ -72,8 +72,8 @@ class Device(Machine):
             self.wrong(equation, key, "out-of-bounds", **facts)
         if not all(0 <= at < size for at, size in zip(places, sizes, strict=True)):
             facts = dict(count=" × ".join(map(str, sizes)), when=when(self.ids))
-            order = f"along the mesh's axes ({axes}), in this order"
-            facts["there"] = places[0] if count == 1 else f"{(*places,)} {order}"
+            facts["order"] = sentence("order_of_axes", axes=axes) if count > 1 else ""
+            facts["there"] = (*places,) if count > 1 else places[0]
             self.wrong(equation, words, "out-of-bounds", device=self.number, **facts)
         return int(np.ravel_multi_index(places, sizes))
 
