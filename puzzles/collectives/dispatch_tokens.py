@@ -150,9 +150,9 @@ PUZZLE = Puzzle(
     hints=[
         "Your rows for device `d` lie in one piece. Which two lists say where they begin here, and "
         "where they begin there?",
-        "`ref.at[pl.ds(start, size)]` with a size from `sizes_ref`. Add up `counts_ref` for the rows "
-        "that arrive and `sizes_ref` for the rows that leave, over the other devices only: your own "
-        "rows do neither.",
+        "`ref.at[pl.ds(start, size)]` with a size from `sizes_ref`. Add up `counts_ref` for the "
+        "rows that arrive and `sizes_ref` for the rows that leave, over the other devices only: "
+        "your own rows do neither.",
         "`rows_for` returns a part of `x_ref` and a part of `o_ref`. At the end, two local copies "
         "that are only described, never started: one waits for all that left, one for all that "
         "arrived.",
