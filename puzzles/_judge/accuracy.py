@@ -114,7 +114,8 @@ def _in_kernel(call: JaxprEqn, scope: _Scope) -> list[Breach]:
 def _goes_on(equation: JaxprEqn, scope: _Scope) -> Iterator[Breach]:
     """Yield the finding of an operand that is float32 again and is not rounded here."""
     again = [scope.wide[v] for v in equation.invars if isinstance(v, Var) and v in scope.wide]
-    if again and _moves(equation):
+    # An equation, or the whole of a call such as `jnp.where`, that only moves numbers.
+    if again and all(inner.primitive.name in _MOVES for inner in inner_equations(equation)):
         scope.wide |= dict.fromkeys(equation.outvars, again[0])
     elif again and not _rounds(equation):
         yield again[0]
@@ -156,11 +157,6 @@ def _made_of_numbers(equation: JaxprEqn, written: set[Var]) -> bool:
     """True if all operands are numbers in the source, or computed from such numbers."""
     made = all(isinstance(v, Literal) or v in written for v in equation.invars)
     return made and bool(equation.invars) and not equation.effects
-
-
-def _moves(equation: JaxprEqn) -> bool:
-    """True if an equation, or the whole of a call such as `jnp.where`, only moves numbers."""
-    return all(inner.primitive.name in _MOVES for inner in inner_equations(equation))
 
 
 def _rounds(equation: JaxprEqn) -> bool:

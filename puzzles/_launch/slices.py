@@ -26,19 +26,15 @@ def ranges_of(transforms: Sequence[Any]) -> Ranges | None:
         if number == 0:
             ranges = list(parts)
             continue
-        ranges = [
-            (a, b, True) if index else _inside(a, next(parts)) for a, b, index in ranges
-        ]  # an axis that an index removed has no further range
+        inner = ((0, b - a, True) if index else next(parts) for a, b, index in ranges)
+        # An axis that an index removed has no further range.
+        ranges = [(a + c, a + d, i) for (a, *_), (c, d, i) in zip(ranges, inner, strict=True)]
     return tuple(ranges)
 
 
 def _moving(transforms: Sequence[Any]) -> list[Any]:
     """The transforms without those of `pltpu.annotate`, which select the whole part."""
     return [one for one in transforms if "Assumption" not in type(one).__name__]
-
-
-def _inside(start: int, inner: tuple[int, int, bool]) -> tuple[int, int, bool]:
-    return start + inner[0], start + inner[1], inner[2]
 
 
 def _range(index: Any) -> tuple[int, int, bool] | None:

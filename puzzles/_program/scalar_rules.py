@@ -92,10 +92,6 @@ def _select(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
     return out
 
 
-def _sign(x: np.ndarray) -> np.ndarray:
-    return np.where(x == 0, x, np.sign(x))  # the sign of -0.0 is -0.0
-
-
 def _cast(equation: JaxprEqn, values: list[np.ndarray], _: int) -> np.ndarray:
     """Cast; a float beyond an integer's range becomes the range's end, and NaN becomes 0."""
     (x,), dtype = values, np.dtype(equation.params["new_dtype"])
@@ -129,7 +125,8 @@ def _iota(equation: JaxprEqn, _: list[np.ndarray], rank: int) -> np.ndarray:
 
 _ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
     "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "div": _div,
-    "rem": _rem, "max": np.maximum, "min": np.minimum, "neg": np.negative, "sign": _sign,
+    "rem": _rem, "max": np.maximum, "min": np.minimum, "neg": np.negative,
+    "sign": lambda x: np.where(x == 0, x, np.sign(x)),  # the sign of -0.0 is -0.0
     "abs": np.abs, "floor": np.floor, "ceil": np.ceil, "square": np.square,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
     "gt": np.greater, "ge": np.greater_equal,

@@ -101,7 +101,8 @@ def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
                     more = "line" if exchange.more == 1 else f"{exchange.more} lines"
                     effect = sentence(corrects)
                     facts = {"line": exchange.line, "other": exchange.other, "more": more}
-                    return sentence(exchange.words, corrects=effect, **facts)
+                    words = "line_exchanged_several" if exchange.more else exchange.words
+                    return sentence(words, corrects=effect, **facts)
     return None
 
 
@@ -159,20 +160,30 @@ class _Written:
     def shown(self, first: int, last: int, new: str) -> tuple[str, int]:
         """The source line to show for some of `lines`, and the number of lines after it.
 
-        new: the statements that replace them. Of a single statement on several lines, the line of
-        the shortest expression that `new` lacks is shown.
+        new: the statements that replace them. Of a single statement on several lines, the lines
+        that differ are shown.
         """
         nodes = [self._nodes.get(n, self.tree) for n in (first, last)]
         start, end = nodes[0].lineno, _end(nodes[1])
         if first == last:
-            parts = [n for n in ast.walk(nodes[0]) if isinstance(n, ast.expr) and n.lineno <= end]
-            texts = [(ast.unparse(n).strip("()"), n.lineno) for n in parts]
-            other = [(len(text), number) for text, number in texts if text not in new]
-            return self.line(min(other)[1] if other else start), 0
+            statements: list[Any] = [nodes[0]]
+            with suppress(SyntaxError):  # a header, such as `else:`
+                statements += ast.parse(textwrap.dedent(new)).body[:1]
+            numbers = sorted(_differing(statements[0], statements[-1])) or [start]
+            start, end = numbers[0], numbers[-1]
         return self.line(start), end - start
 
     def line(self, number: int) -> str:
         return self._source[number - 1].strip()
+
+
+def _differing(old: ast.AST, new: ast.AST) -> Iterator[int]:
+    """Yield the lines of the smallest parts of `old` that differ from their counterparts."""
+    parts, others = ([*ast.iter_child_nodes(node)] for node in (old, new))
+    if ast.dump(old) != ast.dump(new):
+        alike = type(old) is type(new) and len(parts) == len(others)
+        inner = [n for pair in zip(parts, others, strict=alike) for n in _differing(*pair) if alike]
+        yield from inner or ([old.lineno] if hasattr(old, "lineno") else [])
 
 
 def _end(node: Any) -> int:
@@ -288,9 +299,9 @@ def _single_lines(own: _Written, partners: list[list[str]]) -> Iterator[_Exchang
             likeness = [_likeness(line, o) + (o.partition("= ")[0] == head) for o in theirs]
             k = likeness.index(max(likeness))
             if likeness[k] > _ALIKE and line not in theirs and _indent(line) == _indent(theirs[k]):
-                shown, _ = own.shown(i, i, theirs[k])
+                shown, more = own.shown(i, i, theirs[k])
                 text = _spliced(own.lines, theirs, (i, i + 1, k, k + 1))
-                yield _Exchange(text, _EXCHANGED["replace"], shown)
+                yield _Exchange(text, _EXCHANGED["replace"], shown, more=more)
 
 
 def _lines(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange]:
@@ -305,7 +316,10 @@ def _several_lines(own: _Written, partners: list[list[str]]) -> Iterator[_Exchan
     for theirs in partners:
         opcodes = _opcodes(own.lines, theirs)
         for one, two in itertools.combinations(opcodes, 2) if len(opcodes) <= _PLACES else ():
-            shown = [own.shown(min(i, j - 1), max(i, j - 1), "")[0] for _, i, j, _, _ in (one, two)]
+            shown = [
+                own.shown(min(i, j - 1), max(i, j - 1), "\n".join(theirs[k:end]))[0]
+                for _, i, j, k, end in (one, two)
+            ]
             moved = {one[0], two[0]} == {"insert", "delete"}
             text = _spliced(own.lines, theirs, one[1:], two[1:])
             words = "line_exchanged_move" if moved else "line_exchanged_two"
@@ -319,8 +333,8 @@ def _in_a_row(own: _Written, partners: list[list[str]]) -> Iterator[tuple[int, _
     for (how, i, j, k, end), theirs in pairs:
         after = i == j and (i == len(own.lines) or _indent(theirs[k]) > _indent(own.lines[i]))
         line, more = own.shown(i - after, max(j - 1, i - after), "\n".join(theirs[k:end]))
-        words = "line_exchanged_several" if more else _EXCHANGED["append" if after else how]
         text = _spliced(own.lines, theirs, (i, j, k, end))
+        words = _EXCHANGED["append" if after else how]
         yield max(j - i, end - k), _Exchange(text, words, line, more=more)
 
 

@@ -100,10 +100,8 @@ def _bound_together(tree: ast.Module) -> dict[str, tuple[list[str], list[str]]]:
     bound = list(dict.fromkeys(name for group in groups for name in group))
     neighbours = {}
     for name in bound:
-        neighbourhood = {member for group in groups if name in group for member in group} - {name}
-        known = {name, *neighbourhood}
-        remainder = [member for member in bound if member not in known]
-        neighbours[name] = (sorted(neighbourhood), remainder)
+        near = {member for group in groups if name in group for member in group}
+        neighbours[name] = (sorted(near - {name}), [n for n in bound if n not in near])
     return neighbours
 
 
@@ -118,7 +116,7 @@ def _changes(
             if isinstance(left, ast.Name):
                 yield from ((2, with_fields(node, left=new)) for new in _beside(left))
         case ast.AugAssign(target=target, op=ast.Add(), value=value):
-            yield 0, ast.Assign([_stored(target)], value, lineno=node.lineno)
+            yield 0, ast.Assign([with_fields(target, ctx=ast.Store())], value, lineno=node.lineno)
         case ast.Assign(targets=[ast.Subscript() as target], value=value):
             yield 0, ast.AugAssign(target, ast.Add(), value)
         case ast.BinOp(left=left, op=op, right=right):
@@ -190,10 +188,6 @@ def swapped(parts: Sequence[ast.expr]) -> Iterator[list[ast.expr]]:
     """Yield the parts with two neighbours exchanged."""
     for n in range(len(parts) - 1):
         yield [*parts[:n], parts[n + 1], parts[n], *parts[n + 2 :]]
-
-
-def _stored(target: ast.expr) -> ast.expr:
-    return with_fields(target, ctx=ast.Store())
 
 
 def with_fields(node: Any, **fields: object) -> Any:
