@@ -131,6 +131,7 @@ class Flights:
         self._ended: Flight | None = None  # the copy that the last wait ended
         self._alike: dict[Hashable, Flight] = {}  # copies whose ends nothing has written since
         self._again: set[Flight] = set()  # copies in flight between two ends that were alike
+        self.earlier: list[Flight] = []  # copies that earlier grid steps left in flight
 
     def start(self, flight: Flight) -> None:
         """Add a copy, unless it has no elements."""
@@ -154,7 +155,7 @@ class Flights:
 
     def forget(self) -> None:
         """Begin a grid step: its blocks may be new ones in the same buffers."""
-        self._alike = {}
+        self._alike, self.earlier = {}, [*self.flying]
 
     def wait(self, semaphore: Hashable, size: int) -> str:
         """Wait for `size` bytes. Return the key of a message if the wait never ends, else ""."""
@@ -196,7 +197,8 @@ class Flights:
             for key, end in ends.items():
                 if end.meets(place) and (writes or flight not in self._again):
                     line, waited = flight.line or "the kernel", self._waits(flight.semaphore)
-                    return sentence(key, place=place, line=line, waited=waited)
+                    step = sentence("earlier_step") if flight in self.earlier else ""
+                    return sentence(key, place=place, line=line, step=step, waited=waited)
         return ""
 
     def _on(self, semaphore: Hashable) -> list[Flight]:
@@ -208,4 +210,6 @@ class Flights:
             count = len(self._on(semaphore))
             return sentence("waited_for_less" if count == 1 else "waited_for_any", count=count)
         target = str(self._ended.target) if self._ended else "("  # "VMEM((…": a pipeline's own slot
-        return "" if "(" in target else sentence("waited_for_another", target=target)
+        elsewhere = self._ended is not None and self._ended.semaphore != semaphore
+        words = "waited_elsewhere" if elsewhere else "waited_for_another"
+        return "" if "(" in target else sentence(words, target=target)

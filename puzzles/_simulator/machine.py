@@ -185,6 +185,7 @@ class Machine(NumpyInterpreter):
 
     def run_step(self, number: int, refs: Values) -> None:
         """Run the kernel at one grid step."""
+        self.flights.earlier = [*self.flights.flying]
         self.ids = self.launch.at(number)
         self.buffers, self.names = refs, [*self.parameters]
         self.run(self.kernel, [], refs[:])
