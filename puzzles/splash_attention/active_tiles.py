@@ -29,7 +29,7 @@ from jaxtyping import Int
 #
 # Return `(rows, cols, masks, flags)`, four int32 arrays of the same length, columns ascending in each row. `masks` holds the
 # number of the tile's pattern. A tile that is not partial uses no pattern, but the index map fetches whichever you
-# name. Which number costs no fetch?
+# name. Repeat the number before it: no fetch.
 #
 # <details><summary>More: padded rows</summary>
 #

@@ -92,8 +92,8 @@ def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
 def by_columns(tiles, N, K, R, J):
     """Return the visits of a list reordered by key head and column.
 
-    `tiles` goes by rows: R rows for each query head in it, and J columns. In the result, rows are
-    numbered across the query heads of the list, and columns across its key heads.
+    `tiles` goes by rows: R rows for each query head in it, and J columns. In the result the rows
+    of the list's query head n begin at n * R, and the columns of its key head k at k * J.
     """
     rows, cols, masks, flags = tiles
     kinds = flags & 3

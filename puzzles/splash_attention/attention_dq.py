@@ -31,8 +31,8 @@ from puzzles import INTERPRET
 #                    k v      k v      k v
 # ```
 #
-# Why `delta`? A row's weights sum to 1: if one grows, the others shrink. So only the difference between `dp` and the row's mean
-# of `dp`, weighted by `p`, counts. A tile has too few keys for this mean. But the mean, the sum of p·(do·v), is do·(sum of
+# Why `delta`? A row's weights sum to 1: if one grows, the others shrink. So only the difference between `dp` and its `p`-weighted
+# mean over the row counts. A tile has too few keys for this mean. But the mean, the sum of p·(do·v), is do·(sum of
 # p·v), which is do·o: one number per row, known before the launch.
 # %%
 from puzzles.splash_attention._masks import vmem_limit
@@ -89,7 +89,7 @@ def dense_mask(tiles, partial_masks, T, S, segment_ids=None, rule=None):
 # <details><summary>More: the price of a division</summary>
 #
 # Index maps run in every step, for every operand. So the maps below divide only if the list has the tiles of all heads. With
-# one head's list, the divisions took 5 % of the cycles in blocks of 512 × 512, by libtpu's estimate for v5e.
+# one head's list, dividing would take 5 % of the cycles in blocks of 512 × 512, by libtpu's estimate for v5e.
 #
 # </details>
 

@@ -188,7 +188,7 @@ PUZZLE = Puzzle(
         "column, no score in the block counts.",
         "Put `@pl.when(condition)` around the work of a block; `q_ref.shape` and `k_ref.shape` "
         "hold bq and bk. `jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)` numbers the rows of "
-        "a block, with a 1 its columns; `jnp.where` masks.",
+        "a block, and with 1 as the last argument its columns; `jnp.where` masks.",
         "Needed: compare the block's first column with its last row. Mask: number the rows and "
         "the columns of the block, each from where the block begins in the arrays. Take the "
         "scaled score if the column is no later than the row, and -inf otherwise.",

@@ -34,7 +34,7 @@ from puzzles import INTERPRET
 # `row` holds these sums, (1, C), and `column` is its transpose. So `column - row` has a difference for each query and key.
 #
 # Fill in the rest of `linear_attention`, with the decay of each of the four arrows. Head 0 forgets fast: within a chunk it
-# loses a factor of e⁸⁹ or more, and e⁸⁹ overflows float32. Where might your kernel compute it?
+# loses a factor of e⁸⁹ or more, and e⁸⁹ overflows float32. Where might your kernel compute it by mistake?
 
 
 # %%

@@ -158,7 +158,7 @@ def splash_attention(
 # T, H, b, window = 131_072, 128, 512, 1024
 # i, j = np.indices((4 * b, 4 * b))
 # kinds, index, partial_masks = find("classify_blocks").solution((j <= i) & (j > i - window), b, b)
-# behind = window // b  # blocks that a row needs besides its own: the last of the four rows has them all
+# behind = window // b  # blocks that a row needs besides its own; row 3 of four shows every distance
 # row, col = np.indices((T // b, T // b))
 # distance = np.minimum(row - col, behind + 1)
 # block_mask = np.where(distance < 0, 0, kinds[3, 3 - np.maximum(distance, 0)])

@@ -245,7 +245,7 @@ PUZZLE = Puzzle(
         "contracts the last axes of ds and w for dx, and the first axes of x and ds for dw. "
         "`.astype` before the dot that takes ds.",
         "Four lines in `slopes`: a dot, an exponential, the words' numbers, and a `where` times g. "
-        "In each kernel two statements: ds, of the other operand's dtype; and a dot with an f32 "
+        "In each kernel two statements: ds, cast to the dtype of x and w; and a dot with an f32 "
         "result, added to `acc_ref`.",
     ],
     explain="""lse turns every block's logits into finished weights, so the blocks may come in any
