@@ -13,10 +13,10 @@ from puzzles import INTERPRET
 # This is somebody's row maximum, block by block. It passes its tests under `interpret=True`, to the
 # last digit. On a TPU it can give wrong answers.
 #
-# Why? `interpret=True` keeps the whole output in one place and reads each block from there when a
-# step begins. A TPU holds an output block in VMEM for as long as consecutive steps name the same
-# block, then copies it to HBM and **forgets it**. If a later step names that block again, it gets a
-# buffer with whatever was left in it.
+# Why? `interpret=True` keeps the whole output in one place and loads the step's block from there
+# when the step begins. A TPU holds an output block in VMEM for as long as consecutive steps name
+# the same block, then copies it to HBM and **forgets it**. If a later step names that block again,
+# it gets a buffer with whatever was left in it.
 #
 # The arithmetic is right. Run the cell, call `show(fix_the_grid)` in one of your own, and watch
 # which output block each step names. Then fix it.

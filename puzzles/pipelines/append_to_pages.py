@@ -64,7 +64,7 @@ def append_to_pages_kernel(
         return pltpu.make_async_copy(source, slots.at[slot], sems.at[slot])
 
     def new_rows(i, do):
-        # Calls do(t, row) for each new row t that belongs to page i, as its row `row`.
+        # Calls do(t, row) for each new row t of page i. `row` is its place in the page.
         first, last = jnp.maximum(i * page - length, 0), jnp.minimum(i * page + page - length, T)
         jax.lax.fori_loop(first, last, lambda t, _: do(t, length + t - i * page), None)
 

@@ -23,7 +23,7 @@ from puzzles import INTERPRET
 #
 # A round needs a tile of `a` and a tile of `b`, and both copies are in flight together. `sems` has
 # (2, 2) semaphores: one for each operand and slot. (One semaphore for each slot would be enough: a
-# wait takes as many bytes as its copy has, and both waits come before the dot.)
+# wait subtracts its copy's bytes from the count, and both waits come before the dot.)
 #
 # `fetch(k, slot)` gives both descriptions as a pair. The `for` over the pair is Python's, so it is
 # unrolled into two statements.

@@ -208,12 +208,12 @@ def gapless_attention(
 # show(gapless_attention)
 
 # %% [markdown]
-# JAX's `paged_attention` (2024), in `jax.experimental.pallas.ops.tpu`, makes the same chain, over
-# sequences and key heads; it also keeps its slot in SMEM. This project's tests compare the
-# reference with it, with scaled queries, no empty sequences and one page per block. The numbers
-# agree only within 0.01, because JAX's kernel rounds f32 pages to bf16. The reference fetches no
-# more pages. Both keep all of the table in SMEM: for 64 sequences of up to 131,072 keys, in pages
-# of 16, that is 2 MiB, and a v5e has 1.
+# JAX's `paged_attention` (2024), in `jax.experimental.pallas.ops.tpu`, also starts the next copies
+# early, across sequences and key heads, and keeps its slot in SMEM. This project's tests compare
+# the reference with it, with scaled queries, no empty sequences and one page per block. The
+# numbers agree only within 0.01, because JAX's kernel rounds f32 pages to bf16. The reference
+# fetches no more pages. Both keep all of the table in SMEM: for 64 sequences of up to 131,072
+# keys, in pages of 16, that is 2 MiB, and a v5e has 1.
 #
 # | Cycles by libtpu's estimate for v5e, 4 pages a round | reference | JAX's |
 # |---|---:|---:|
@@ -223,8 +223,9 @@ def gapless_attention(
 #
 # The reference copies a page of all four key heads at once; JAX's kernel copies it head by head.
 #
-# m and l fill 128 lanes, as in JAX's kernels, and `spread` repeats them. As columns they would take
-# 1.07 times these cycles with pages of 64, and `latent_attention` would take 1.4 times as many.
+# m and l fill 128 lanes, as in JAX's kernels, and `spread` repeats them. If m and l were columns,
+# this kernel would take 1.07 times as many cycles (with pages of 64), and `latent_attention` 1.4
+# times as many.
 #
 # Today's serving kernels do more. In JAX's `ragged_paged_attention` (2025) and in tpu-inference's
 # v3 (2025), a page holds keys and values of all heads side by side: (P, page, 2 K, H). (v3 also

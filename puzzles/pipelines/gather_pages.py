@@ -49,7 +49,7 @@ def gather_pages(
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
             grid=(n,),
-            # One page a step, without the axis that counts pages: None.
+            # One page a step. `None` squeezes the axis that counts pages.
             ### BEGIN SOLUTION
             in_specs=[pl.BlockSpec((None, page, H), lambda i, table_ref: (table_ref[i], 0, 0))],
             out_specs=pl.BlockSpec((None, page, H), lambda i, table_ref: (i, 0, 0)),

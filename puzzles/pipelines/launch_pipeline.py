@@ -147,9 +147,9 @@ PUZZLE = Puzzle(
     hints=[
         "Which step uses strip j - 1 for the last time? Which step is the first to need strip j + "
         "1?",
-        "`@pl.when` guards a strip's first step, `i` 0; a second guard inside it keeps the last "
-        "strip from starting another copy. `emit_pipeline` is given specs, and then refs, of two "
-        "operands only.",
+        "`@pl.when` guards a strip's first step, when `i` is 0; a second guard inside it keeps the "
+        "last strip from starting another copy. `emit_pipeline` is given specs, and then refs, of "
+        "two operands only.",
         "In the body, under the guard: start j + 1 if it exists, then wait for j. Below: start "
         "strip 0; a grid of two axes, strips first; a's block is (i, 0), all of K, and the "
         "result's is (i, j).",

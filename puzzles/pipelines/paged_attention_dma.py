@@ -24,9 +24,9 @@ from puzzles import INTERPRET
 # So there is one grid step per sequence. Pages stay in HBM, and you copy them as in
 # `double_buffered_matmul`: per round one page of keys and one of values, with two slots for each.
 #
-# Two things are new. A copy's source is the page that the table names. And a sequence may have **no**
-# page. Then start nothing, not even in the prologue: nothing would wait for it, and the next
-# sequence would find a copy into its slot in flight.
+# Two things are new. A copy's source is the page that the table names. And a sequence may have
+# **no** page. Then start nothing, not even in the prologue: nothing would wait for that copy, and
+# it could still be in flight when the next sequence uses its slot.
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
