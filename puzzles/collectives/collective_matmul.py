@@ -75,7 +75,7 @@ def collective_matmul_kernel(
 
     def owner(i, way):
         # Whose half leaves in step i, to the right (way 0) or to the left (way 1)?
-        # In `multiply`, `i` and `way` are traced.
+        # `i` and `way` may be traced: no Python `if`.
         ### BEGIN SOLUTION
         return lax.rem(me + jnp.where(way == 0, n - i, i), n)
         ### END SOLUTION
@@ -155,8 +155,8 @@ def collective_matmul(
 # compare_gathers("v5e", "v6e")
 
 # %% [markdown]
-# On v5e a product takes about as long as a copy, so overlapping them pays. `all_gather_matmul` is
-# fastest there, in one direction, but at this size its result alone, in f32, would fill 64 MiB of
+# On v5e a product takes about as long as a copy, so overlapping them pays. `all_gather_matmul`,
+# in one direction, is fastest there, but at this size its result alone, in f32, would fill 64 MiB of
 # VMEM. `collective_matmul` is slower: it reads all of `w` again for each half, and each of its
 # pipelines begins with a wait.
 #

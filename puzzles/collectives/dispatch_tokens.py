@@ -15,7 +15,7 @@ from puzzles.collectives import barrier
 #
 # In a mixture of experts each device holds some of the experts, and a router decides which rows go
 # where. So every device sends a different number of rows to every other, sometimes none. `x` is
-# sorted by the receiver. Four lists have a number for each device:
+# sorted by receiver. Four lists have a number for each device:
 #
 # ```text
 # starts[d]   the first of my rows for device d         places[d]   where they go in o on device d

@@ -105,8 +105,8 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     hints=[
-        "When the credit is given, the left neighbour may write slot `here` at once. Is everything "
-        "over that still needs this slot?",
+        "When the credit is given, the left neighbour may write slot `here` at once. Does "
+        "anything still need this slot?",
         "`.wait_recv()` says that the other slot has been filled. Only `.wait_send()` says "
         "that `here` has left.",
         "The order of a step: start, wait for the arrival, compute, wait for the departure, give "

@@ -16,8 +16,8 @@ from puzzles.collectives import barrier, neighbours
 # and each device adds those that arrive. Two slots are enough: in step `i` the block in slot `i %
 # 2` goes into the other slot of the right neighbour.
 #
-# Now a slot is written again, and there is a trap. You wait for data from your **left** neighbour.
-# After the barrier nothing comes from the **right** one. So if the right one is slow in step 0, you
+# Now a slot is written again: a trap. You wait for data from your **left** neighbour.
+# News of the **right** one takes the long way round, `n - 1` steps. So if it is slow in step 0, you
 # can run `n - 2` steps ahead and overwrite a slot that it is still sending.
 #
 # The remedy is a **credit**: a signal to a `REGULAR` semaphore, which counts signals, not bytes.

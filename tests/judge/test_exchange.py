@@ -122,3 +122,14 @@ def test_a_statement_that_is_missing_has_its_place() -> None:
 def test_an_output_without_a_store_comes_before_the_first_nan() -> None:
     verdict = judged("attention_dq", ("dq_ref[...] = acc_ref[...].astype(dq_ref.dtype)", "pass"))
     assert "nothing is ever stored in `dq_ref`" in str(verdict.first)
+
+
+def test_an_exchange_that_is_right_in_a_square_case_only_is_no_cause() -> None:
+    spec = "            pl.BlockSpec((bm, bn), lambda i, j: (i, j)),\n"
+    verdict = judged(
+        "launch_vector_add",
+        ("grid=(pl.cdiv(M, bm), pl.cdiv(N, bn))", "grid=(pl.cdiv(N, bn), pl.cdiv(M, bm))"),
+        (2 * spec, 2 * spec.replace("(i, j)", "(j, i)")),
+    )
+    lines = "look at `grid=(pl.cdiv(N, bn), pl.cdiv(M, bm)),` and the next 3 lines: changing these"
+    assert lines in " ".join(str(verdict.first).split())

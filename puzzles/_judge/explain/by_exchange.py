@@ -52,8 +52,7 @@ _LEAVES = (ast.Name, ast.Constant, ast.Starred)
 class _Exchange:
     """A function's text after an exchange; the key of its words, and the line to show.
 
-    more: the number of lines after it. other: a second line to show. everywhere: it must be right
-    in all listed cases, because it may fit one case by chance.
+    more: the number of lines after it. other: a second line to show.
     """
 
     text: str
@@ -61,7 +60,6 @@ class _Exchange:
     line: str
     other: str = ""
     more: int = 0
-    everywhere: bool = False
 
 
 def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
@@ -84,7 +82,7 @@ def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
         attempts = edits(own.source, fixed) if len(own.lines) > 2 else []
         for _, kind, line, text in attempts[:_EDITS]:
             words = "line_order" if kind == "order" else _EXCHANGED["replace"]
-            yield _Exchange(text, words, line, everywhere=True)
+            yield _Exchange(text, words, line)
 
     # Unsafe copies mostly lack a wait; wrong numbers mostly come from one line.
     numbers = corrects == "corrects_numbers"
@@ -107,7 +105,7 @@ def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
 
 
 def _right_as(run: Run, name: str, exchange: _Exchange) -> bool:
-    """True if the answer is right after an exchange in function `name`."""
+    """True if the answer is right in all listed cases after an exchange in function `name`."""
     code, puzzle = run.answer.code, run.puzzle
     names = dict(code.names)
     try:
@@ -116,8 +114,8 @@ def _right_as(run: Run, name: str, exchange: _Exchange) -> bool:
             return False
         exec(compile(tree, "<exchanged>", "exec", dont_inherit=True), names)
         answer = Answer(puzzle, names[name] if name == puzzle.name else code.with_names(names))
-        others = cases(puzzle, run.case.seed) if exchange.everywhere else ()
-        return _right(answer, run.case) and all(_right(answer, c) for c in others if c != run.case)
+        others = (case for case in cases(puzzle, run.case.seed) if case != run.case)
+        return all(_right(answer, case) for case in (run.case, *others))
     except Exception:  # other lines may need the replaced line
         return False
 
@@ -166,9 +164,10 @@ class _Written:
         nodes = [self._nodes.get(n, self.tree) for n in (first, last)]
         start, end = nodes[0].lineno, _end(nodes[1])
         if first == last:
-            statements: list[Any] = [nodes[0]]
-            with suppress(SyntaxError):  # a header, such as `else:`
-                statements += ast.parse(textwrap.dedent(new)).body[:1]
+            statements: list[Any] = [_bodiless(nodes[0])]
+            with suppress(SyntaxError):  # `else:`
+                code = f"{new} pass" if new.endswith(":") else new
+                statements += ast.parse(textwrap.dedent(code)).body[:1]
             numbers = sorted(_differing(statements[0], statements[-1])) or [start]
             start, end = numbers[0], numbers[-1]
         return self.line(start), end - start
@@ -190,6 +189,15 @@ def _end(node: Any) -> int:
     """The last line of a statement in the source, without the statements inside it."""
     inside = getattr(node, "body", None)
     return inside[0].lineno - 1 if isinstance(inside, list) else node.end_lineno
+
+
+def _bodiless(statement: Any) -> Any:
+    """A statement with `pass` in place of its body."""
+    if not isinstance(getattr(statement, "body", None), list):
+        return statement
+    bare = copy.copy(statement)
+    bare.body, bare.orelse = [ast.Pass()], []
+    return bare
 
 
 def _undocumented(tree: ast.FunctionDef) -> ast.FunctionDef:
@@ -383,7 +391,7 @@ def _expressions(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange
                 pairs.append((differ, -_likeness(_tokens(line), _tokens(there)), node, new))
     for _, _, node, new in sorted(pairs, key=lambda pair: pair[:2])[:_EXPRESSIONS]:
         text = ast.unparse(copy.deepcopy(own.tree, {id(node): new}))
-        yield _Exchange(text, _EXCHANGED["replace"], own.line(node.lineno), everywhere=True)
+        yield _Exchange(text, _EXCHANGED["replace"], own.line(node.lineno))
 
 
 def _parts(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
