@@ -227,8 +227,8 @@ PUZZLE = Puzzle(
         "When does page `i` hold a key that counts? In the last such page, which keys count? "
         "And which block must a step past a sequence's last page name, so that nothing is fetched?",
         "`jax.lax.broadcasted_iota(jnp.int32, (1, page), 1)` numbers the keys of a page along "
-        "a row; with `(page, 1), 0` it numbers them along a column. `pl.cdiv` counts the pages of a "
-        "length. `jnp.minimum` and `jnp.maximum` keep an index in its bounds.",
+        "a row; with `(page, 1), 0` it numbers them along a column. `pl.cdiv` counts the pages of "
+        "a length. `jnp.minimum` and `jnp.maximum` keep an index in its bounds.",
         "In the kernel: under `pl.when`, compare the keys' numbers in the sequence with the "
         "length, once as a row for `seen`, once as a column that chooses between a value and "
         "0; call `attend`. In the map: the number of the last page, at least 0; the smaller "
