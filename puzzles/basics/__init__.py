@@ -78,5 +78,5 @@ Start with any of them:
   up to paged attention. After it, `collectives.ipynb` copies between chips.
 
 And your own kernels? The last cell shows `examine`, which needs no puzzle: it looks for mistakes
-and waste in the launches of any function. `puzzles.sweep` tries its block sizes.
+and waste in the launches of any function. `puzzles.sweep` tries several block sizes of a function.
 """

@@ -14,8 +14,8 @@ from puzzles import INTERPRET
 # instruction in the kernel's body. From matmul to mixture-of-experts routing, you will meet this
 # trick again: *the body stays, the index map changes*.
 #
-# Step `i` gets block `i` of `x`. It should get the block of `y` that is equally far from the
-# **end**. Elements keep their order inside a block:
+# Step `i` gets block `i` of `x`. It should get block `i` of `y`, counted from the **end**. Elements
+# keep their order inside a block:
 #
 # ```text
 # x      [ x0 | x1 | x2 ]

@@ -70,7 +70,7 @@ def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 #     pltpu.sync_copy(buffer, o_hbm)
 # ```
 #
-# `check` accepts both. Part IV of `pipelines` teaches `pl.kernel`, and two cores.
+# `check` accepts both. Part IV of `pipelines` teaches `pl.kernel`, on one core and on two.
 #
 # </details>
 

@@ -16,8 +16,8 @@ from puzzles import find, trace
 # $$\frac{2MKN}{2\,(MK \cdot N/b_n \;+\; KN \cdot M/b_m \;+\; MN)}
 #   \;=\; \frac{1}{1/b_n + 1/b_m + 1/K}$$
 #
-# A v5e multiplies up to 197 TFLOP/s and reads up to 820 GB/s: 240 FLOPs while reading one byte.
-# Below that **ridge** the matrix unit waits for memory (*memory-bound*); above it, memory waits
+# A v5e computes up to 197 TFLOP/s and reads up to 820 GB/s: 240 FLOPs per byte. Below that
+# **ridge** the matrix unit waits for memory (*memory-bound*); above it, memory waits
 # (*compute-bound*). Each step takes at least 0.4 µs, by libtpu's estimate.
 #
 # ![A roofline for a v5e: 128 and 256 blocks lie on the slope, memory-bound; 512 blocks just reach the ridge of 240 FLOPs a byte, 1024 blocks lie beyond it.](diagrams/basics/choose_blocks.svg)
@@ -25,8 +25,8 @@ from puzzles import find, trace
 # Large blocks cost VMEM: **two** buffers for every blocked operand, output included, and the
 # f32 accumulator once.
 #
-# Choose `(bm, bk, bn)` for a bf16 matmul. Its buffers must fit into `vmem_bytes`, and on a v5e
-# neither its bytes nor its steps may take longer than its FLOPs. Blocks divide their axes and are
+# Choose `(bm, bk, bn)` for a bf16 matmul. Its buffers must fit into `vmem_bytes`. On a v5e, its
+# FLOPs must take at least as long as its bytes and as its steps. Blocks divide their axes and are
 # multiples of 128.
 
 # %%
@@ -76,8 +76,8 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 # roofline(matmul, dict(bm=sides, bk=sides, bn=sides), square, square)
 
 # %% [markdown]
-# `bk` is not in the formula, as long as it is less than `K`: a larger `bk` only means fewer steps.
-# So give it the VMEM that is left.
+# The formula, which is for `bk` below `K`, does not contain `bk`: a larger `bk` only means fewer
+# steps. So give it the VMEM that is left.
 #
 # Now tune: `sweep` tries several values of a function's keyword arguments. **On a TPU it
 # measures.** On a CPU it uses the receipt's estimate.

@@ -18,8 +18,8 @@ from puzzles import INTERPRET
 # the same block, then copies it to HBM and **forgets it**. If a later step names that block again,
 # it gets a buffer with whatever was left in it.
 #
-# The arithmetic is right. Run the cell, call `show(fix_the_grid)` in one of your own, and watch
-# which output block each step names. Then fix it.
+# The arithmetic is right. Run the cell, call `show(fix_the_grid)` in a new cell, and watch which
+# output block each step names. Then fix it.
 
 
 # %%
@@ -106,8 +106,8 @@ PUZZLE = Puzzle(
         f"{counted(launch.all_steps, 'step')}"
     ),
     hints=[
-        "List the output blocks of steps (0, 0), (0, 1), (1, 0), (1, 1). Does one come back after "
-        "another has been there?",
+        "List the output blocks of steps (0, 0), (0, 1), (1, 0), (1, 1). Does a block come back "
+        "after a different block?",
         "The last grid axis runs fastest. Steps that share an output block must be consecutive, so "
         "the axis that is reduced has to be the last.",
         "Three things name the axes: the grid, the arguments of both index maps, and the axis "

@@ -83,8 +83,8 @@ def launch_matmul(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array
 # no traffic but may cost time.
 #
 # And why promise anything? Some TPU chips (v4 and v5p) have two cores that can share the parallel
-# axes of one kernel. If you promise too much, two cores add into different accumulators. If you
-# promise nothing, one core idles.
+# axes of one kernel. If you promise too much, each core's accumulator holds only a part of a sum.
+# If you promise nothing, one core idles.
 
 # %% tags=["author"]
 from puzzles import Launch, Puzzle, array, rng

@@ -22,12 +22,12 @@ from puzzles import INTERPRET
 #            db (K × N)  =  aᵀ · g      sums over M
 # ```
 #
-# The arrays stay as they are stored, and so do their blocks: (bm, bk) of `a`, (bk, bn) of `b`, (bm,
-# bn) of `g`. Only the axis of the sum changes. That axis comes last in the grid, and the dot
-# contracts it in both blocks.
+# The arrays stay as they are stored, and their blocks keep their shapes: (bm, bk) of `a`, (bk, bn)
+# of `b`, (bm, bn) of `g`. Only the axis of the sum changes. That axis comes last in the grid, and
+# the dot contracts it in both blocks.
 #
-# The kernel's `contract` is a pair: the axis to sum over in the first input block, and in the
-# second. For each call, write `contract`, the grid and the input specs. You can check after the first call.
+# The kernel's `contract` has one axis for each input block: the axis to sum over. For each call,
+# write `contract`, the grid and the input specs. You can check after the first call.
 
 
 # %%

@@ -104,8 +104,8 @@ PUZZLE = Puzzle(
         f"{counted(launch.all_steps, 'step')}"
     ),
     hints=[
-        "How many blocks are in the rows of blocks above yours? How many are to the left of "
-        "yours, in its own row?",
+        "How many rows of blocks are above your block, and how many blocks has each of them? How "
+        "many blocks are to its left, in its own row?",
         "`pl.program_id(0)` is the row of blocks, `pl.num_programs(1)` the number of blocks in "
         "a row.",
         "One line for the number, (row × blocks in a row) + column + 1, and one to multiply "

@@ -71,8 +71,8 @@ def tiled_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array,
 # `show` goes through the grid step by step. Which blocks are fetched again, and how often?
 #
 # One thing differs on a TPU: by default, a dot there rounds f32 operands to bf16. A CPU does not.
-# `precision=jax.lax.Precision.HIGHEST` keeps f32, at the price of several passes. (`choose_blocks`,
-# at the end of this part, explains the receipt's FLOPs and roofline.)
+# `precision=jax.lax.Precision.HIGHEST` keeps f32, at the price of several passes of the matrix
+# unit. (`choose_blocks`, at the end of this part, explains the receipt's FLOPs and roofline.)
 
 # %% active="ipynb"
 # show(tiled_matmul)

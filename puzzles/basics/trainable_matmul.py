@@ -20,7 +20,8 @@ from puzzles import find
 # `defvjp` joins them. Then `jax.grad`, `jax.jit` and `jax.vmap` work. Forward mode, `jax.jvp`, and
 # second derivatives do not: JAX has not been given those rules.
 #
-# Write both, with `product` and with `find("matmul_gradients").solution`, the last puzzle's answer.
+# Write both, with `product` and with `find("matmul_gradients").solution`, the previous puzzle's
+# answer.
 
 
 # %%
@@ -163,12 +164,12 @@ PUZZLE = Puzzle(
         for what in ("the product", "da", "db")
     ],
     hints=[
-        "Which of a, b and the result do the two gradients need? Look at the arguments of the last "
-        "puzzle.",
+        "Which of a, b and the result do the two gradients need? Look at the arguments of the "
+        "previous puzzle.",
         "forward returns two things, `(result, residuals)`; backward returns one gradient for each "
         "argument, in the order of the arguments.",
         "Forward: the product, and a tuple of both operands. Backward: unpack them, and hand them "
-        "with g to the last puzzle's solution; return its pair.",
+        "with g to the previous puzzle's solution; return its pair.",
     ],
     explain="""The forward rule says what to save, the backward rule how to use it. Around them,
     `jax.grad` works as with any other function. Both operands are saved: each is needed for the
