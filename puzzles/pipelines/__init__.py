@@ -59,7 +59,7 @@ kernels_on_old_jax()  # lets `pl.kernel` run on a JAX before 0.11; on newer ones
 
 INTRO = """
 In `basics`, `pallas_call` copied every block for you. Here you learn to make these copies
-yourself, and to beat `pallas_call` when you know something that it cannot.
+yourself, and to beat `pallas_call` when you know something that it cannot know.
 
 You begin with one copy, by hand. You reach **paged attention**, which serves language models: keys
 and values are in pages all over memory, and a table lists the pages. The last part runs on two
@@ -67,7 +67,7 @@ cores.
 
 Some mistakes here never show under `interpret=True`, because there a copy is over as soon as it is
 started. On a TPU it is not. So `check` also runs your kernel in a simulator of a TPU that watches
-every copy: if a line touches a buffer too early, it names that line.
+every copy, and names the line that touches a buffer too early.
 """
 
 PARTS = {
@@ -76,7 +76,7 @@ PARTS = {
 Start a copy, wait for it, and keep the next copy in flight while you compute.""",
     "pipelined_add": """## Part II: the pipeline as a function
 
-The same plan, as a library function: grids inside kernels, with lengths that may be traced.""",
+`emit_pipeline` runs a grid inside a kernel, and makes the copies of Part I for you.""",
     "gather_pages": """## Part III: serving
 
 Pages, a table that finds them, and attention over them.""",

@@ -25,7 +25,7 @@ from puzzles import INTERPRET
 # rows: the sum reads them there, and the copies out start there.
 #
 # **Who waits?** Not the round that sends: nothing would hide its wait. The next copy **into** that
-# slot needs it free. What is still on its way after the last round?
+# slot waits: it overwrites these rows. What is still leaving after the last round?
 
 
 # %%
@@ -255,8 +255,8 @@ PUZZLE = Puzzle(
         "Go through one round. Which slot does the next page go to, and what may still be leaving "
         "it? After which line does a slot hold all rows of its page?",
         "`slots.at[slot, row]` is one row, in VMEM; `pages_ref.at[number, row]` is its place. A "
-        "wait needs a description with the same semaphore and size. `input_output_aliases` maps "
-        "the number of an operand to that of an output.",
+        "wait needs a description with the semaphore and the size of the started copy. "
+        "`input_output_aliases` maps the number of an operand to that of an output.",
         "A round: if a next page exists, wait for the rows that leave the other slot and start "
         "that page's copy; wait for this page; store its new rows, and send them. At the end, wait "
         "for the rows of the last two pages: each has its own slot.",

@@ -21,9 +21,9 @@ from puzzles import INTERPRET
 # lambda t: (…, 0)                    the index map reads it: a closure, like any Python function
 # ```
 #
-# A core reads single numbers from SMEM only, so the table cannot stay in HBM. The pipeline calls
-# the index map for the next step before the body of this one runs. So the table has to be there
-# before the pipeline begins.
+# An index map can read SMEM and cannot read HBM, so the table needs a copy in SMEM. The pipeline
+# calls the index map for the next step before it runs the body of the current step. So the copy has
+# to be complete before the pipeline begins.
 #
 # Block t of the result is block `table[t]` of `x`. Blocks have 64 rows.
 

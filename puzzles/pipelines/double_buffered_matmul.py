@@ -90,8 +90,8 @@ def double_buffered_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Fl
 
 
 # %% [markdown]
-# The reference moves as many bytes as `tiled_matmul` with such blocks: a pipeline hides the time of
-# copies, not their bytes.
+# The reference moves as many bytes as `tiled_matmul` would with blocks of this size: a pipeline
+# hides the time of copies, not their bytes.
 
 # %% active="ipynb"
 # receipt(double_buffered_matmul, jnp.ones((1024, 2048)), jnp.ones((2048, 1024)))

@@ -25,8 +25,8 @@ from puzzles import INTERPRET
 # Since step 1 comes first, the next copy is under way while you wait for the current one. The very first
 # copy starts before the loop, in the **prologue**.
 #
-# Each slot has a semaphore of its own. It counts **bytes** that have arrived, not which copy
-# brought them: if both slots shared one, the other copy's bytes could end your wait.
+# Each slot has a semaphore of its own. It counts the **bytes** that have arrived, from whichever
+# copy: if both slots shared a semaphore, the other copy's bytes could end your wait.
 # `jax.lax.rem(i, 2)` is `i % 2` if `i` is not negative.
 
 
@@ -92,7 +92,7 @@ def double_buffered_sum(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
 # How much does it save? For x of 8,192 × 1,024 numbers on TPU v5e, libtpu, Google's compiler,
 # estimates 222,024 cycles for `stream_sum` and 12,847 for the reference here. (If libtpu is
 # installed, `puzzles.estimated_cycles(fn, x)` runs it.) The first number includes each copy's
-# latency and bytes. The second is too good: a copy that was started a round earlier counts as done,
+# latency and bytes. The second is too low: a copy that was started a round earlier counts as done,
 # whatever its size. But the 32 MiB alone take about 61,400 cycles (820 GB/s, 1.5 GHz). So expect at
 # most 3.6 times the speed, not seventeen.
 

@@ -14,8 +14,8 @@ from puzzles import INTERPRET
 # from two slots of `out_ref`, and all four copies may be in flight at once.
 #
 # Under `interpret=True` every number is right: there a copy is over as soon as it is started, and
-# `.wait()` has nothing to do. On a TPU, before the wait, a slot may hold old rows, the new ones, or
-# a part of them: you get garbage now and then.
+# `.wait()` has nothing to do. On a TPU, before the wait, a slot may hold old rows, new rows, or
+# some of both: you get garbage now and then.
 #
 # Ask two questions in each round:
 #

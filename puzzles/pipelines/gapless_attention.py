@@ -12,7 +12,7 @@ from puzzles import INTERPRET
 # ## gapless_attention: the next sequence's pages are on their way
 #
 # In the last five puzzles each sequence begins with a gap: nothing runs while its first page is
-# copied. But the last round of the sequence before could hide that copy.
+# copied. But the last round of the previous sequence could hide that copy.
 #
 # ```text
 # round     seq 0: 0   seq 0: 1          seq 2: 0          (seq 1 has no pages)
@@ -22,10 +22,10 @@ from puzzles import INTERPRET
 # ```
 #
 # So a round starts what comes **next**: this sequence's next round or, in its last round, round 0
-# of the next sequence with keys. `after(seq)` finds that sequence; `jax.lax.cond` calls it only
-# then.
+# of the next sequence with keys. `after(seq)` finds that sequence; `jax.lax.cond` calls `after`
+# only in a sequence's last round.
 #
-# Into which slot? That depends on the number of rounds in all steps before it. `slot_ref`, scratch
+# Into which slot? That depends on how many rounds all earlier grid steps had. `slot_ref`, scratch
 # in SMEM, keeps the slot from step to step.
 #
 # A round brings up to four pages of all key heads, on one semaphore for its slot:
@@ -201,8 +201,8 @@ def gapless_attention(
 
 # %% [markdown]
 # In the reference only one round waits with no work to hide the wait: the first of the launch. Is
-# it the only one in yours? Data decide these copies, so the picture shows one run, with the data of
-# the first case.
+# that true of yours? Data decide these copies, so the picture shows one run, with the data of the
+# first case.
 
 # %% active="ipynb"
 # show(gapless_attention)
@@ -234,10 +234,10 @@ def gapless_attention(
 # writes new keys and values into their pages.
 #
 # For kernels of your own: `interpret=pltpu.InterpretParams()` runs them in JAX's simulator of a
-# TPU. There a copy is made only when it is waited for, and fresh memory is NaN.
-# `InterpretParams(detect_races=True)` also prints both lines of a read before its wait (on JAX 0.12
-# it raises an exception instead). It does not report a missing wait or a shared semaphore; `check`
-# does.
+# TPU. There a copy is made only when it is waited for, and fresh memory is NaN. If you read a
+# buffer before you wait for its copy, `InterpretParams(detect_races=True)` also prints the lines of
+# the read and of the copy (on JAX 0.12 it raises an exception instead). It does not report a
+# missing wait or a shared semaphore; `check` does.
 
 # %% tags=["author"]
 import numpy as np
@@ -309,7 +309,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     hints=[
         "Each round but the last starts the next round, whichever sequence that belongs to. No "
-        "round starts the very first: how often does the prologue run?",
+        "round starts the copies of the first round of all: how often does the prologue run?",
         "`slot_ref[0]` is read and stored like any number in SMEM. `jax.lax.cond` with two "
         "functions of no arguments chooses a sequence; `@pl.when` skips it if there is none.",
         "Prologue, in the first grid step: slot 0, and round 0 of the first sequence that has "

@@ -22,8 +22,8 @@ from puzzles import INTERPRET
 # core 1   rows                 [ M/2 rows ]                            [ M/2 rows ]
 # ```
 #
-# If both cores write the same rows, the later copy wins, and either core may be the later. That is
-# a race even if both write the same numbers today.
+# If both cores write the same rows, the later copy wins, and either core may be the later one. That
+# is a race even if both write the same numbers today.
 #
 # Subtract from each row its mean. Each core takes half of the rows.
 
@@ -58,7 +58,7 @@ def halves(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 
 # %% [markdown]
-# A receipt for a v5p has a line for the cores, and its time is the slower core's.
+# A receipt for a v5p has a line for the cores. The receipt's time is the slower core's.
 
 # %% active="ipynb"
 # receipt(halves, jax.ShapeDtypeStruct((1024, 1024), jnp.float32), chip="v5p")

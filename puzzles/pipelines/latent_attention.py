@@ -139,7 +139,7 @@ def latent_attention(
                 pl.BlockSpec(memory_space=pl.ANY),
             ],
             out_specs=pl.BlockSpec((None, N, V), lambda b, *_: (b, 0, 0)),
-            # `slots`, `sems`, then m, l and acc in f32: (N, 1), (N, 1) and as wide as a value.
+            # `slots`, `sems`, then m, l and acc in f32: (N, 128), (N, 128) and (N, V).
             ### BEGIN SOLUTION
             scratch_shapes=[
                 pltpu.VMEM((2, page, D), pages.dtype),

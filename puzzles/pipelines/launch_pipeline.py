@@ -23,8 +23,8 @@ from puzzles import INTERPRET
 # your copies       [ 1 >                   ][ 2 >                  ]
 # ```
 #
-# The other slot is free from the first step of the current strip on. A copy that starts then has
-# all steps of this strip to arrive, with two slots as before, and no extra bytes.
+# The other slot is free from the first step of the current strip on. A copy that starts then may
+# take as long as all steps of this strip. It costs no third slot and no extra bytes.
 #
 # So the body copies `b`'s strips itself; the pipeline fetches `a` and writes back the result. Write
 # what happens at a strip's first step, then the prologue and the pipeline: strips are its outer

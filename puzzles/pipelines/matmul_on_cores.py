@@ -76,8 +76,8 @@ def matmul_on_cores(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Arr
 
 # %% [markdown]
 # Each core reads half of the blocks that one core would read. In July 2026 Google's tokamax moved
-# three TensorCore kernels to `pl.kernel`, its grouped matmuls among them, to run on both cores. The
-# launcher of helion, which writes Pallas kernels for you, uses `pl.kernel` only.
+# three TensorCore kernels to `pl.kernel`, its grouped matmuls among them, to run on both cores.
+# Helion, which writes Pallas kernels for you, launches them with `pl.kernel` only.
 
 # %% active="ipynb"
 # x = jax.ShapeDtypeStruct((512, 512), jnp.float32)

@@ -23,11 +23,11 @@ from puzzles import INTERPRET
 # ```
 #
 # `attend` takes any number of rows, so the kernel is the one of `paged_attention_dma`. Only `fetch`
-# changes, because pages now have a head: their order is (K, P, page, H), as in JAX's
+# changes, because each key head now has pages of its own: `k_pages` is (K, P, page, H), as in JAX's
 # `paged_attention` (2024).
 #
-# Write `fetch`, the grid, and the blocks of `q` and of the output, which are reshaped to
-# (B, K, group, H).
+# Write `fetch`, the grid, and the blocks of `q` and of the output. Both arrays are reshaped to (B,
+# K, group, H).
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
@@ -164,7 +164,7 @@ def paged_grouped_attention(
 
 
 # %% [markdown]
-# Still, in the reference, each sequence and key head first waits for its first page, and nothing
+# As before, each sequence and key head of the reference first waits for its first page, and nothing
 # hides this wait.
 
 # %% tags=["author"]
@@ -237,7 +237,7 @@ PUZZLE = Puzzle(
         "which page of which head does it fetch?",
         "`k_pages_ref.at[…, …]` takes the head and the page. A block (None, None, group, H) "
         "has two axes left; index maps get the program ids, then the refs of scalar prefetch.",
-        "In `fetch`: the table's entry, then two copies as in the last puzzle, with the head "
+        "In `fetch`: the table's entry, then two copies as in the previous puzzle, with the head "
         "in front. In the call: two axes, sequences and key heads; one BlockSpec for `q` and for "
         "the output; pages stay in HBM.",
     ],

@@ -15,8 +15,9 @@ from puzzles import INTERPRET
 #
 # This is `paged_grouped_attention` with two more arguments, which gpt-oss (2025) needs.
 #
-# **A window.** The query, at position `length - 1`, sees the last `window` keys, its own among them.
-# Pages before the window are neither fetched nor computed. Other sequences may have them by now.
+# **A window.** The query, at position `length - 1`, sees the last `window` keys, including the key
+# at its own position. Pages before the window are neither fetched nor computed. Other sequences may
+# have them by now.
 #
 # ```text
 # length = 300, window = 100, page = 64: keys 200 … 299 count

@@ -18,7 +18,7 @@ from puzzles import INTERPRET
 #
 # **Whose memory?** The sum needs a place that lives longer than a step: the outer kernel's scratch,
 # `acc_ref`, which the body can use like any variable around it. (With `scratches=`, the pipeline
-# would pass it to the body.)
+# would pass `acc_ref` to the body.)
 #
 # ```text
 #   k = 0                 k = 1                 k = 2                 k = 0 of the next block

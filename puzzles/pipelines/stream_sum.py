@@ -20,8 +20,8 @@ from puzzles import INTERPRET
 # kernel              [ sum 0 ]            [ sum 1 ]            [ sum 2 ]
 # ```
 #
-# The copy of rows 1 may start only when the sum of rows 0 is done, and that sum needs all of its
-# rows. So copies and sums take turns: this is correct, but slow.
+# A sum may start only when its rows have arrived, and the next copy only when that sum is done. So
+# copies and sums take turns: this is correct, but slow.
 #
 # `jax.lax.fori_loop(0, n, body, None)` calls `body(i, None)` for `i = 0 … n - 1`. Inside a kernel
 # the loop runs on the TPU, so `i` is a traced number. Write one round of the loop.

@@ -24,8 +24,8 @@ from puzzles import INTERPRET
 #
 # Four copies, four semaphores? One is enough. It counts **bytes**, and each copy adds its own.
 # `.wait()` waits for as many bytes as *its own* description has, whichever copies brought them, and
-# takes them off. So one wait for a whole slot is a wait for all four. Its description may even have the
-# slot as its source: you never start it, so nothing is copied.
+# subtracts them from the count. So one wait for a whole slot is a wait for all four. You never
+# start the copy that this wait describes, so even the slot itself may be its source.
 #
 # The two slots still need a semaphore each: otherwise the next round's bytes could end this round's
 # wait.
