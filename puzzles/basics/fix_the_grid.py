@@ -15,8 +15,8 @@ from puzzles import INTERPRET
 #
 # Why? `interpret=True` keeps the whole output in one place and loads the step's block from there
 # when the step begins. A TPU holds an output block in VMEM for as long as consecutive steps name
-# the same block, then copies it to HBM and **forgets it**. If a later step names that block again,
-# it gets a buffer with whatever was left in it.
+# the same block, then copies it to HBM and **forgets it**. If a later step names the block again,
+# the block is not fetched from HBM: its buffer holds leftovers.
 #
 # The arithmetic is right. Run the cell, call `show(fix_the_grid)` in a new cell, and watch which
 # output block each step names. Then fix it.

@@ -210,10 +210,10 @@ def gapless_attention(
 # %% [markdown]
 # JAX's `paged_attention` (2024), in `jax.experimental.pallas.ops.tpu`, also starts the next copies
 # early, across sequences and key heads, and keeps its slot in SMEM. This project's tests compare
-# the reference with it, with scaled queries, no empty sequences and one page per block. The
-# numbers agree only within 0.01, because JAX's kernel rounds f32 pages to bf16. The reference
-# fetches no more pages. Both keep all of the table in SMEM: for 64 sequences of up to 131,072
-# keys, in pages of 16, that is 2 MiB, and a v5e has 1.
+# the reference with it, with scaled queries, no empty sequences and one page per block. The numbers
+# agree only within 0.01, because JAX's kernel rounds f32 pages to bf16. The reference fetches at
+# most as many pages as JAX's kernel. Both keep all of the table in SMEM: for 64 sequences of up to
+# 131,072 keys, in pages of 16, that is 2 MiB, and a v5e has 1 MiB of SMEM.
 #
 # | Cycles by libtpu's estimate for v5e, 4 pages a round | reference | JAX's |
 # |---|---:|---:|
