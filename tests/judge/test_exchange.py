@@ -70,7 +70,7 @@ ADDED = "slots_ref[there] += chunk"
 
 
 @pytest.mark.parametrize("name", ["mine", "new", "rows_of_step", "p"])
-@pytest.mark.parametrize("block", ["right", "i", "(me - i) % n"])
+@pytest.mark.parametrize("block", ["right", "i", "(me + i) % n"])
 def test_a_variable_is_known_by_its_use(name: str, block: str) -> None:
     line = f"{name} = product({block})"
     verdict = judged(
