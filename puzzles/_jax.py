@@ -73,7 +73,7 @@ if refused := too_old(jax.__version__):
 try:
     from jax._src import source_info_util
     from jax._src.interpreters import partial_eval
-    from jax._src.state.types import AccumEffect, WriteEffect
+    from jax._src.state.types import AccumEffect, TransformedRef, WriteEffect
     from jax.experimental.pallas import tpu as _tpu  # noqa: F401
     from jax.extend import core as _public
     from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun  # noqa: F401
@@ -175,12 +175,17 @@ def has_tpu() -> bool:
 @contextlib.contextmanager
 def instead(module: Any, name: str, function: Any) -> Iterator[None]:
     """Within it, JAX's `module` has `function` of this name; every passing patch is made here."""
-    original = getattr(module, name)
+    original = getattr(module, name, None)
     setattr(module, name, function)
     try:
         yield
     finally:
         setattr(module, name, original)
+
+
+def parts_not_iterable() -> contextlib.AbstractContextManager[None]:
+    """Within it, `*ref.at[...]` is an error, as on new JAX; on 0.7 it never ends."""
+    return instead(TransformedRef, "__iter__", None)
 
 
 @contextlib.contextmanager

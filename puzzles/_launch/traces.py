@@ -20,6 +20,7 @@ from puzzles._jax import (
     Literal,
     Var,
     jaxpr_as_fun,
+    parts_not_iterable,
     retraced,
     unused_copies_untold,
 )
@@ -195,7 +196,7 @@ def trace_call(fn: Callable, *args: object) -> Traced:
         cache, key = _keeping[-1], (fn, tree, forms, tuple(map(fingerprint, static)))
     if key not in cache:
         # A trace remembers its mesh, and lowering for a TPU will ask for it.
-        with as_tpu(), retraced(), unused_copies_untold():
+        with as_tpu(), retraced(), unused_copies_untold(), parts_not_iterable():
             jaxpr, out = jax.make_jaxpr(call, return_shape=True)(*traced)
             cache[key] = with_kernels_launched(_expanded(jaxpr)), out
     jaxpr, out = cache[key]
