@@ -52,7 +52,7 @@ prefetched index to a grouped matmul that visits the same tiles as JAX's own, Me
 mixture-of-experts layer that trains, and to the same layer in serving.
 
 Three ideas carry all of it: small integer arrays that are in SMEM before the first step, index maps that read these
-arrays to choose the blocks, and masks for tiles in which only some rows count. (Here these are the tiles in which rows of two experts meet.)
+arrays to choose the blocks, and masks for tiles in which only some rows count. (Here: tiles in which rows of several experts meet.)
 Block-sparse attention rests on the same three ideas; you can do the two ladders in either order.
 
 This notebook builds on `basics.ipynb`: you should know Refs, grids, index maps, scratch and `pl.when`. As in

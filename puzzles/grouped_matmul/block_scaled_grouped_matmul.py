@@ -12,10 +12,10 @@ from puzzles import INTERPRET, find
 # ## block_scaled_grouped_matmul: scales that change along K
 #
 # The largest weight of a column sets the column's scale, so one outlier costs all others their
-# precision. Confine the damage: a scale holds for **128 weights along K** only (in DeepSeek-V3, 2024, for
+# precision. Confine the damage: a scale holds for a **block of 128 weights along K** only (in DeepSeek-V3, 2024, for
 # 128 × 128). From which part of the sum can you take the scale out now?
 #
-# $$\sum_k x_{mk}\, q_{kn}\, s_{bn}, \qquad b = \lfloor k / 128 \rfloor$$
+# $$\sum_k x_{mk}\, q_{kn}\, s_{b,n}, \qquad b = \lfloor k / 128 \rfloor$$
 #
 # At the last k it is too late: by then the blocks are mixed. But *within* a block the scale is
 # constant. So each block's product is scaled **before** it is added:
@@ -28,7 +28,7 @@ from puzzles import INTERPRET, find
 #                                          acc_ref
 # ```
 #
-# ![Two visits of two steps each: with every block of K come its scales, and the sum is stored after the last.](diagrams/grouped_matmul/block_scaled_grouped_matmul.svg)
+# ![Two visits of two steps each: with every bk of K come its scales, and the sum is stored after the last.](diagrams/grouped_matmul/block_scaled_grouped_matmul.svg)
 #
 # `scales` is (E, K/128, 1, N). Write the `BlockSpec` of the scales that a step needs, and the sum. A Python
 # `for` over the blocks of a step is unrolled.
@@ -149,7 +149,7 @@ def block_scaled_grouped_matmul(
 #     print(f"{name:28} off by {off:.1%}; scales are {scales.nbytes / q.nbytes:.1%} of the weights")
 
 # %% [markdown]
-# **The layer that combines them.** Each device has its share of the experts. Gate and
+# **A layer from three kernels.** Each device has its share of the experts. Gate and
 # up are one launch; down is `local_experts`, or `quantized_grouped_matmul` with int8 weights.
 # `fused_gate_up` and `quantized_grouped_matmul` expect the device's own rows in front. So these
 # rows are rolled to the front; the rows after them belong to no group. The kernels are yours, or

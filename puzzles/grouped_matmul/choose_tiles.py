@@ -129,12 +129,12 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
 # %% [markdown]
 # Below are 8 or 64 experts, with many rows or few. With many rows, products can be the largest cost: the first layer's
 # tiles move 284 MiB, so 317 FLOPs for each byte, while a v5e can do 240. With few rows, bytes cost most, and most
-# bytes are weights. With a `bm` far above a group's rows, products would cost more than bytes. None of the tiles
+# bytes are weights. With a `bm` of 512, products would cost more than bytes. None of the tiles
 # that [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/data/autotuning) has tuned for its Megablox on
 # TPUs (2026) has fewer than 128 rows.
 #
 # A router's groups are not equal like these. Tile edges cut more of them. Some experts get no rows,
-# and their weights are never fetched. In the last two lines, with a router's groups,
+# and their weights are never fetched. The last two lines are about another layer. With a router's groups,
 # the tiles that are best for equal groups cost 1.5 times as much as (128, 7168, 512).
 #
 # The tiles (128, 7168, 512) take 18 MiB of VMEM. A kernel gets 16 MiB of a v5e's 128 unless its

@@ -196,7 +196,7 @@ def grouped_matmul(
 # So keep K whole if experts have few rows: then most bytes are weights. With many rows, cutting K
 # can pay: it leaves room for wide blocks, so the rows are read fewer times. `tiles` computes both
 # costs. When a batch is decoded, an expert may have 8 rows: 8 FLOPs for each byte
-# of bf16 weights, while a v5e can do 240. The rest of each tile is padding. `cost_estimate` in the
+# of bf16 weights, while a v5e can do 240. A visit's other rows are padding. `cost_estimate` in the
 # launch, a `pl.CostEstimate`, tells XLA's scheduler the useful work, without padding: `flops`,
 # `transcendentals`, `bytes_accessed`. The receipt names the padding:
 

@@ -31,7 +31,7 @@ from puzzles import INTERPRET, find
 #
 # **The order of the grid** is the question. `k` is innermost. Columns of blocks, `j`, and visits, `s`,
 # can be in either order, but one order works only under `interpret=True`. Say visits 3 and 4 share a tile.
-# What comes between the two visits to one output block, marked *?
+# What comes between the two visits (*) to one output block?
 #
 # ```text
 # (s, j, k)    s = 3:  j = *0  1  2      s = 4:  j = *0  1  2

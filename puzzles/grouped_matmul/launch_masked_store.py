@@ -16,9 +16,11 @@ from puzzles import INTERPRET
 # order: it reads its tile and its group from axes 1 and 2.
 #
 # ```text
-# axis 0   blocks of columns                        which axes can go in any order,
-# axis 1   tiles of rows                            and which one carries something
-# axis 2   groups: visits to one output block       from step to step?
+# axis 0   blocks of columns
+# axis 1   tiles of rows
+# axis 2   groups: visits to one output block
+#
+# Which axes can go in any order, and which one carries something from step to step?
 # ```
 #
 # The parts of such a call:
@@ -87,8 +89,8 @@ def launch_masked_store(
 # What does the reference fetch? Every tile of every `x[g]`, though most groups have no row in most
 # tiles. Here are 4096 rows, divided evenly among more and more groups. The number of useful blocks
 # stays the same; all the others are fetched for nothing. A grid that steps through the list of
-# `tile_metadata` has no step for these useless visits, so they cost nothing. The next launch has
-# such a grid.
+# `tile_metadata` has no step for these useless visits, so they cost nothing. `grouped_matmul`
+# has such a grid.
 
 # %% active="ipynb"
 # print("groups   blocks of x fetched   with rows that count")
