@@ -25,8 +25,8 @@ from puzzles import find, trace
 # Large blocks cost VMEM: **two** buffers for every blocked operand, output included, and the
 # f32 accumulator once.
 #
-# Choose `(bm, bk, bn)` for a bf16 matmul. Its buffers must fit into `vmem_bytes`. On a v5e, its
-# FLOPs must take at least as long as its bytes and as its steps. Blocks divide their axes and are
+# Choose `(bm, bk, bn)` for a bf16 matmul. Its buffers must fit into `vmem_bytes`. On a v5e,
+# neither its bytes nor its steps may take longer than its FLOPs. Blocks divide their axes and are
 # multiples of 128.
 
 # %%

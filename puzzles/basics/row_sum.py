@@ -75,8 +75,8 @@ def row_sum(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 # would need 1-D blocks of 64 elements, which a TPU rejects if the array is longer.
 #
 # A Python `for` in a body is unrolled: its lines are traced again in each iteration. A real loop is
-# `jax.lax.fori_loop(0, n, body, init)`. With `x_ref[pl.ds(8 * c, 8), :]` its body reads eight rows
-# at a time: `pl.ds(start, size)` is a slice whose start may be known only at run time.
+# `jax.lax.fori_loop(0, n, body, init)`. In iteration `c`, `x_ref[pl.ds(8 * c, 8), :]` reads eight
+# rows: `pl.ds(start, size)` is a slice whose start may be known only at run time.
 #
 # </details>
 

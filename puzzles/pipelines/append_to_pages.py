@@ -12,7 +12,7 @@ from puzzles import INTERPRET
 # ## append_to_pages: new rows leave from the slot in which they are used
 #
 # Each sequence gets `T` new tokens: one when it decodes, several when its prompt comes in chunks. A
-# token's keys and values are a **row** of a page, (R, H). The kernel writes the new rows to their
+# token's keys and values, (R, H), are one **row** of a page. The kernel writes the new rows to their
 # pages, and attention reads old and new rows. A sum stands in for attention.
 #
 # ![Copies as bars over time. Pages come into two slots. From a slot with new rows, copies of these rows leave while the kernel computes and the next page arrives.](diagrams/pipelines/append_to_pages.svg)
@@ -24,7 +24,7 @@ from puzzles import INTERPRET
 # **No round trip.** The new rows are already in VMEM. Store them in the slot, among the page's old
 # rows: the sum reads them there, and the copies out start there.
 #
-# **Who waits?** Not the round that sends: nothing would hide its wait. The next copy **into** that
+# **Who waits?** Not the round that sends: little would hide its wait. The next copy **into** that
 # slot waits: it overwrites these rows. What is still leaving after the last round?
 
 

@@ -18,7 +18,7 @@ from puzzles import INTERPRET
 # ```text
 # table_hbm  [ 3, 0, 2 ]  -- one copy, before the pipeline -->  table  [ 3, 0, 2 ]   in SMEM
 #                                                                 ^
-# lambda t: (…, 0)                    the index map reads it: a closure, like any Python function
+# lambda t: (…, 0)                    the index map reads it: a closure, as any Python function may be
 # ```
 #
 # An index map can read SMEM and cannot read HBM, so the table needs a copy in SMEM. The pipeline

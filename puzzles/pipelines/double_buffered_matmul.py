@@ -22,8 +22,8 @@ from puzzles import INTERPRET
 # ```
 #
 # A round needs a tile of `a` and a tile of `b`, and both copies are in flight together. `sems` has
-# (2, 2) semaphores: one for each operand and slot. (One semaphore for each slot would be enough: a
-# wait subtracts its copy's bytes from the count, and both waits come before the dot.)
+# (2, 2) semaphores: one for each operand and slot. (One semaphore for each slot would be enough:
+# after both waits the bytes of both copies are there, and the dot comes later.)
 #
 # `fetch(k, slot)` gives both descriptions as a pair. The `for` over the pair is Python's, so it is
 # unrolled into two statements.

@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## gapless_attention: the next sequence's pages are on their way
 #
-# In the last five puzzles each sequence begins with a gap: nothing runs while its first page is
-# copied. But the last round of the previous sequence could hide that copy.
+# So far each sequence begins with a gap: nothing runs while its first page is copied.
+# But the last round of the previous sequence could hide that copy.
 #
 # ```text
 # round     seq 0: 0   seq 0: 1          seq 2: 0          (seq 1 has no pages)
@@ -138,7 +138,7 @@ def gapless_attention_kernel(
 
     def one_round(i, _):
         # `slot` of this round. Start what comes next, if anything does, and wait for this round.
-        # `after` reads all lengths: `jax.lax.cond(last, f, g)` calls f or g, never both.
+        # `after` reads all lengths, so not in every round: `jax.lax.cond(last, f, g)` calls f or g.
         ### BEGIN SOLUTION
         slot = slot_ref[0]
         slot_ref[0] = 1 - slot
@@ -172,7 +172,9 @@ def gapless_attention(
     check_lengths(lengths, table, page)
     block = pl.BlockSpec((None, K, group, H), lambda b, *_: (b, 0, 0, 0))
     page_bytes = K * page * H * k_pages.dtype.itemsize  # of keys; as many of values
-    together = max(1, min(4, 2**21 // page_bytes))  # pages of a round: 8 MiB in all slots
+    together = max(
+        1, min(4, 2**21 // page_bytes)
+    )  # pages of a round, for about 8 MiB of slots at most
     two_slots = pltpu.VMEM((2, K, together * page, H), k_pages.dtype)
     o = pl.pallas_call(
         gapless_attention_kernel,
@@ -210,7 +212,7 @@ def gapless_attention(
 # %% [markdown]
 # JAX's `paged_attention` (2024), in `jax.experimental.pallas.ops.tpu`, also starts the next copies
 # early, across sequences and key heads, and keeps its slot in SMEM. This project's tests compare
-# the reference with it, with scaled queries, no empty sequences and one page per block. The numbers
+# the two, on scaled queries, without empty sequences, one page per block. The numbers
 # agree only within 0.01, because JAX's kernel rounds f32 pages to bf16. The reference fetches at
 # most as many pages as JAX's kernel. Both keep all of the table in SMEM: for 64 sequences of up to
 # 131,072 keys, in pages of 16, that is 2 MiB, and a v5e has 1 MiB of SMEM.
@@ -221,7 +223,7 @@ def gapless_attention(
 # | 4 sequences of 2,048 keys, pages of 128 | 36,305 | 83,784 |
 # | 64 sequences of 1,024 keys, pages of 16 | 1,080,012 | 4,238,435 |
 #
-# The reference copies a page of all four key heads at once; JAX's kernel copies it head by head.
+# With four key heads, the reference copies a page of all at once; JAX's kernel, head by head.
 #
 # m and l fill 128 lanes, as in JAX's kernels, and `spread` repeats them. If m and l were columns,
 # this kernel would take 1.07 times as many cycles (with pages of 64), and `latent_attention` 1.4
@@ -237,7 +239,7 @@ def gapless_attention(
 # TPU. There a copy is made only when it is waited for, and fresh memory is NaN. If you read a
 # buffer before you wait for its copy, `InterpretParams(detect_races=True)` also prints the lines of
 # the read and of the copy (on JAX 0.12 it raises an exception instead). It does not report a
-# missing wait or a shared semaphore; `check` does.
+# copy that nobody waits for, or a shared semaphore; `check` does.
 
 # %% tags=["author"]
 import numpy as np

@@ -58,7 +58,7 @@ def scale_rows(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 # %% [markdown]
 # Which entry point, when? In August 2026 most TPU kernels in production use `pallas_call`: it makes
-# and hides the copies of a regular grid for you. `pl.kernel` is the only way to use SparseCores, the
+# and hides the copies of a regular grid for you. `pl.kernel` is the way to use SparseCores, the
 # natural way to use several cores, and what JAX's own first page teaches.
 
 # %% tags=["author"]
