@@ -17,7 +17,7 @@ from puzzles.collectives import barrier, neighbours
 # 2` goes into the other slot of the right neighbour.
 #
 # Now a slot is written again: a trap. You wait for data from your **left** neighbour.
-# News of the **right** one takes the long way round, `n - 1` steps. So if it is slow in step 0, you
+# News of the **right** one takes the long way, `n - 1` steps. So if that one is slow in step 0, you
 # can run `n - 2` steps ahead and overwrite a slot that it is still sending.
 #
 # The remedy is a **credit**: a signal to a `REGULAR` semaphore, which counts signals, not bytes.
