@@ -126,8 +126,8 @@ class Device(Machine):
         view, mesh, me = self.view(array, ref, transforms), self.mesh, self.number
         self.meets_copies(equation, how, view, source)
         if not any(n in self.moving and buffer is ref for n, buffer in enumerate(self.buffers)):
-            key = how, address(array), array.shape, array.strides
-            mesh.accesses[me][key] = Access(how, view, mesh.clocks.now(me), line_words(equation))
+            access = Access(how, view, mesh.clocks.now(me), line_words(equation))
+            mesh.accesses[me][how, view.key] = access
 
     def meets_copies(
         self, equation: JaxprEqn, how: str, view: View, source: View | None = None
