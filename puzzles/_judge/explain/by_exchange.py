@@ -1,8 +1,7 @@
 """The learner's line that explains a wrong answer, found by exchanging code with right answers.
 
 Lines and expressions of the solution and of the alternatives replace the learner's, one at a time,
-until the answer is right. Before that, their local variables get the names of the learner's
-variables with the same uses. A budget of work limits the search.
+until the answer is right. A budget of work limits the search.
 """
 
 from __future__ import annotations
@@ -12,28 +11,21 @@ import copy
 import difflib
 import inspect
 import itertools
-import re
-import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any
 
-from puzzles import _regions
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.case import Case, cases
 from puzzles._judge.explain.by_trying import first_wrong
 from puzzles._judge.explain.edits import edits
+from puzzles._judge.explain.partners import ALIKE, likeness, partners_of, tokens_of
+from puzzles._judge.explain.written import Written
 from puzzles._judge.numbers import on_tpu
 from puzzles._judge.questions.work import audit
-from puzzles._puzzle import Puzzle
 from puzzles._rules import sentence
 
 _LINES = 3  # replaced at once; if more lines differ, it is another kernel
-_PARTNERS = 3  # right answers to exchange code with: the most similar ones
-_ALIKE = 0.5  # similarity of lines with variables of equal use
 _PLACES = 3  # in which lines differ, if two places are exchanged at once
 _TOKENS = 4  # that differ at most between two expressions to exchange
 _EDITS = 48  # of the learner's own code, tried at most in a function
@@ -73,11 +65,11 @@ def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
     if on_tpu() or not puzzle.kernel or puzzle.starter is not None or not code.function:
         return None
     tried: set[str] = set()
-    written = [_Written(inspect.getsource(code.written[n]), t) for n, t in code.trees.items()]
-    pairs = [(own, _partners(puzzle, own.tree.name, own.lines)) for own in written]
+    written = [Written(inspect.getsource(code.written[n]), t) for n, t in code.trees.items()]
+    pairs = [(own, partners_of(puzzle, own.tree.name, own.lines)) for own in written]
     fixed = frozenset(line.strip() for line in puzzle.starter_text.splitlines())
 
-    def edits_of_own(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange]:
+    def edits_of_own(own: Written, partners: list[list[str]]) -> Iterator[_Exchange]:
         del partners  # no right answer is needed
         attempts = edits(own.source, fixed) if len(own.lines) > 2 else []
         for _, kind, line, text in attempts[:_EDITS]:
@@ -137,164 +129,7 @@ def _right(answer: Answer, case: Case) -> bool:
     return changed.differs is None and not audit(changed)
 
 
-class _Written:
-    """A function of the learner: its tree, its code with a statement a line, and its source."""
-
-    def __init__(self, source: str, tree: ast.FunctionDef) -> None:
-        self.tree, self.lines = tree, _statements(tree)
-        self.source = textwrap.dedent(source)
-        self._source = source.splitlines()
-
-    @cached_property
-    def _nodes(self) -> dict[int, Any]:
-        """The first node on each line of `lines`, which has its place in the source."""
-        nodes: dict[int, Any] = {}
-        plain = ast.walk(ast.parse("\n".join(self.lines)).body[0])
-        for new, node in zip(plain, ast.walk(_undocumented(self.tree)), strict=False):
-            if hasattr(new, "lineno"):
-                nodes.setdefault(new.lineno - 1, node)
-        return nodes
-
-    def shown(self, first: int, last: int, new: str) -> tuple[str, int]:
-        """The source line to show for some of `lines`, and the number of lines after it.
-
-        new: the statements that replace them. Of a single statement on several lines, the lines
-        that differ are shown.
-        """
-        nodes = [self._nodes.get(n, self.tree) for n in (first, last)]
-        start, end = nodes[0].lineno, _end(nodes[1])
-        if first == last:
-            statements: list[Any] = [_bodiless(nodes[0])]
-            with suppress(SyntaxError):  # `else:`
-                code = f"{new} pass" if new.endswith(":") else new
-                statements += ast.parse(textwrap.dedent(code)).body[:1]
-            numbers = sorted(_differing(statements[0], statements[-1])) or [start]
-            start, end = numbers[0], numbers[-1]
-        return self.line(start), end - start
-
-    def line(self, number: int) -> str:
-        return self._source[number - 1].strip()
-
-
-def _differing(old: ast.AST, new: ast.AST) -> Iterator[int]:
-    """Yield the lines of the smallest parts of `old` that differ from their counterparts."""
-    parts, others = ([*ast.iter_child_nodes(node)] for node in (old, new))
-    if ast.dump(old) != ast.dump(new):
-        alike = type(old) is type(new) and len(parts) == len(others)
-        inner = [n for pair in zip(parts, others, strict=alike) for n in _differing(*pair) if alike]
-        yield from inner or ([old.lineno] if hasattr(old, "lineno") else [])
-
-
-def _end(node: Any) -> int:
-    """The last line of a statement in the source, without the statements inside it."""
-    inside = getattr(node, "body", None)
-    return inside[0].lineno - 1 if isinstance(inside, list) else node.end_lineno
-
-
-def _bodiless(statement: Any) -> Any:
-    """A statement with `pass` in place of its body."""
-    if not isinstance(getattr(statement, "body", None), list):
-        return statement
-    bare = copy.copy(statement)
-    bare.body, bare.orelse = [ast.Pass()], []
-    return bare
-
-
-def _undocumented(tree: ast.FunctionDef) -> ast.FunctionDef:
-    if ast.get_docstring(tree) is None:
-        return tree
-    new = copy.copy(tree)
-    new.body = tree.body[1:] or [ast.Pass()]
-    return new
-
-
-def _statements(tree: ast.FunctionDef) -> list[str]:
-    """The code of a function, each statement on a line of its own, without its docstring."""
-    return [line for line in ast.unparse(_undocumented(tree)).splitlines() if line]
-
-
-def _partners(puzzle: Puzzle, name: str, own: list[str]) -> list[list[str]]:
-    """The lines of the right versions of a function that are most like it, with its names."""
-    versions = [_with_names_of(own, list(other)) for other in _right_versions(puzzle, name)]
-    return sorted(versions, key=lambda lines: -_likeness(own, lines))[:_PARTNERS]
-
-
-@lru_cache(maxsize=64)
-def _right_versions(puzzle: Puzzle, name: str) -> tuple[tuple[str, ...], ...]:
-    """The lines of a function in the solution, and in alternatives that differ only there."""
-    usual = _lines_of_functions(puzzle.text)
-    others = []
-    for other in puzzle.alternatives:
-        with suppress(_regions.RegionError, SyntaxError):  # `verify` reports it
-            others.append(_lines_of_functions(other.apply(puzzle.text)))
-    alone = [lines for lines in others if {**lines, name: None} == {**usual, name: None}]
-    return tuple(dict.fromkeys(lines[name] for lines in (usual, *alone) if name in lines))
-
-
-def _lines_of_functions(text: str) -> dict[str, tuple[str, ...]]:
-    return {n: tuple(_statements(tree)) for n, tree in _regions.functions(text).items()}
-
-
-def _with_names_of(own: list[str], other: list[str]) -> list[str]:
-    """`other`, its variables named as those of `own` that are on the most similar lines.
-
-    Only variables of lines that differ get other names, and only on these lines.
-    """
-    ours, theirs = _without(own, other), _without(other, own)
-    old, new = _bound(theirs), _bound(ours)
-    old_lines, new_lines = _contexts(theirs, old - new), _contexts(ours, new - old)
-    pairs = [
-        (sum(max(_likeness(a, b) for b in there) for a in here) / len(here), name, mine)
-        for name, there in old_lines.items()
-        for mine, here in new_lines.items()
-    ]
-    names: dict[str, str] = {}
-    for score, name, mine in sorted(pairs, reverse=True):
-        if score > _ALIKE and name not in names and mine not in names.values():
-            names[name] = mine
-
-    def renamed(line: str) -> str:
-        return re.sub(r"(?<!\.)\b[a-zA-Z]\w*", lambda word: names.get(word[0], word[0]), line)
-
-    return [renamed(line) if line in theirs else line for line in other]
-
-
-def _without(lines: list[str], others: list[str]) -> list[str]:
-    return [line for line in lines if line not in others]
-
-
-def _bound(lines: list[str]) -> set[str]:
-    """The names that lines bind: variables, parameters and inner functions."""
-    names: set[str] = set()
-    for line in map(str.strip, lines):
-        with suppress(SyntaxError):  # `else:`, or a decorator
-            for node in ast.walk(ast.parse(f"{line} pass" if line.endswith(":") else line)):
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                    names.add(node.id)
-                elif isinstance(node, ast.arg | ast.FunctionDef):
-                    names.add(node.arg if isinstance(node, ast.arg) else node.name)
-    return names - {"_"}
-
-
-def _contexts(lines: list[str], names: set[str]) -> dict[str, list[list[str]]]:
-    """The lines with each name, as tokens: that name is `@` in them, and the other names `_`."""
-    contexts: dict[str, list[list[str]]] = {}
-    for tokens in map(_tokens, lines):
-        for name in names.intersection(tokens):
-            masked = ["@" if t == name else "_" if t in names else t for t in tokens]
-            contexts.setdefault(name, []).append(masked)
-    return contexts
-
-
-def _tokens(code: str) -> list[str]:
-    return re.findall(r"\w+|[^\w\s]", code)
-
-
-def _likeness(one: Sequence[str], other: Sequence[str]) -> float:
-    return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
-
-
-def _single_lines(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange]:
+def _single_lines(own: Written, partners: list[list[str]]) -> Iterator[_Exchange]:
     """Yield deletions of a line, code for `pass`, and exchanges for the most similar line."""
     for theirs in partners if len(own.lines) > 2 else ():  # else it is the whole function
         for how, i, j, k, end in _opcodes(own.lines, theirs):
@@ -304,20 +139,20 @@ def _single_lines(own: _Written, partners: list[list[str]]) -> Iterator[_Exchang
                 yield _Exchange(text, _EMPTY if empty else _EXCHANGED[how], own.shown(i, i, "")[0])
         for i, line in enumerate(own.lines[1:], start=1):
             head = line.partition("= ")[0]  # a line that assigns the same comes before others
-            likeness = [_likeness(line, o) + (o.partition("= ")[0] == head) for o in theirs]
-            k = likeness.index(max(likeness))
-            if likeness[k] > _ALIKE and line not in theirs and _indent(line) == _indent(theirs[k]):
+            alike = [likeness(line, o) + (o.partition("= ")[0] == head) for o in theirs]
+            k = alike.index(max(alike))
+            if alike[k] > ALIKE and line not in theirs and _indent(line) == _indent(theirs[k]):
                 shown, more = own.shown(i, i, theirs[k])
                 text = _spliced(own.lines, theirs, (i, i + 1, k, k + 1))
                 yield _Exchange(text, _EXCHANGED["replace"], shown, more=more)
 
 
-def _lines(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange]:
+def _lines(own: Written, partners: list[list[str]]) -> Iterator[_Exchange]:
     """Yield exchanges of a single line."""
     return (exchange for length, exchange in _in_a_row(own, partners) if length < 2)
 
 
-def _several_lines(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange]:
+def _several_lines(own: Written, partners: list[list[str]]) -> Iterator[_Exchange]:
     """Yield exchanges of a few lines in a row, the shortest first, then of two places at once."""
     longer = [pair for pair in _in_a_row(own, partners) if pair[0] > 1]
     yield from (exchange for _, exchange in sorted(longer, key=lambda pair: pair[0]))
@@ -335,7 +170,7 @@ def _several_lines(own: _Written, partners: list[list[str]]) -> Iterator[_Exchan
             yield _Exchange(text, words, first, other=shown[1])
 
 
-def _in_a_row(own: _Written, partners: list[list[str]]) -> Iterator[tuple[int, _Exchange]]:
+def _in_a_row(own: Written, partners: list[list[str]]) -> Iterator[tuple[int, _Exchange]]:
     """Yield (length, exchange) for a few lines in a row."""
     pairs = [(opcode, lines) for lines in partners for opcode in _split(own.lines, lines)]
     for (how, i, j, k, end), theirs in pairs:
@@ -377,7 +212,7 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _expressions(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange]:
+def _expressions(own: Written, partners: list[list[str]]) -> Iterator[_Exchange]:
     """Yield exchanges of similar expressions, on lines that the most similar version lacks."""
     right = {line.strip() for line in partners[0]} if partners else set()
     trees = [ast.parse("\n".join(lines)) for lines in partners]
@@ -385,10 +220,10 @@ def _expressions(own: _Written, partners: list[list[str]]) -> Iterator[_Exchange
     pairs = []
     for line, node in _parts(own.tree):
         for text, (there, new) in theirs.items() if line not in right else ():
-            before, after = Counter(_tokens(ast.unparse(node))), Counter(_tokens(text))
+            before, after = Counter(tokens_of(ast.unparse(node))), Counter(tokens_of(text))
             differ = (before - after).total() + (after - before).total()
             if differ <= _TOKENS and text != ast.unparse(node):
-                pairs.append((differ, -_likeness(_tokens(line), _tokens(there)), node, new))
+                pairs.append((differ, -likeness(tokens_of(line), tokens_of(there)), node, new))
     for _, _, node, new in sorted(pairs, key=lambda pair: pair[:2])[:_EXPRESSIONS]:
         text = ast.unparse(copy.deepcopy(own.tree, {id(node): new}))
         yield _Exchange(text, _EXCHANGED["replace"], own.line(node.lineno))

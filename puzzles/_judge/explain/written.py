@@ -1,0 +1,87 @@
+"""A function of the learner, a statement a line, and the lines of its source to show."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import textwrap
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cached_property
+from typing import Any
+
+
+class Written:
+    """A function of the learner: its tree, its code with a statement a line, and its source."""
+
+    def __init__(self, source: str, tree: ast.FunctionDef) -> None:
+        self.tree, self.lines = tree, statements(tree)
+        self.source = textwrap.dedent(source)
+        self._source = source.splitlines()
+
+    @cached_property
+    def _nodes(self) -> dict[int, Any]:
+        """The first node on each line of `lines`, which has its place in the source."""
+        nodes: dict[int, Any] = {}
+        plain = ast.walk(ast.parse("\n".join(self.lines)).body[0])
+        for new, node in zip(plain, ast.walk(_undocumented(self.tree)), strict=False):
+            if hasattr(new, "lineno"):
+                nodes.setdefault(new.lineno - 1, node)
+        return nodes
+
+    def shown(self, first: int, last: int, new: str) -> tuple[str, int]:
+        """The source line to show for some of `lines`, and the number of lines after it.
+
+        new: the statements that replace them. Of a single statement on several lines, the lines
+        that differ are shown.
+        """
+        nodes = [self._nodes.get(n, self.tree) for n in (first, last)]
+        start, end = nodes[0].lineno, _end(nodes[1])
+        if first == last:
+            statements: list[Any] = [_bodiless(nodes[0])]
+            with suppress(SyntaxError):  # `else:`
+                code = f"{new} pass" if new.endswith(":") else new
+                statements += ast.parse(textwrap.dedent(code)).body[:1]
+            numbers = sorted(_differing(statements[0], statements[-1])) or [start]
+            start, end = numbers[0], numbers[-1]
+        return self.line(start), end - start
+
+    def line(self, number: int) -> str:
+        return self._source[number - 1].strip()
+
+
+def _differing(old: ast.AST, new: ast.AST) -> Iterator[int]:
+    """Yield the lines of the smallest parts of `old` that differ from their counterparts."""
+    parts, others = ([*ast.iter_child_nodes(node)] for node in (old, new))
+    if ast.dump(old) != ast.dump(new):
+        alike = type(old) is type(new) and len(parts) == len(others)
+        inner = [n for pair in zip(parts, others, strict=alike) for n in _differing(*pair) if alike]
+        yield from inner or ([old.lineno] if hasattr(old, "lineno") else [])
+
+
+def _end(node: Any) -> int:
+    """The last line of a statement in the source, without the statements inside it."""
+    inside = getattr(node, "body", None)
+    return inside[0].lineno - 1 if isinstance(inside, list) else node.end_lineno
+
+
+def _bodiless(statement: Any) -> Any:
+    """A statement with `pass` in place of its body."""
+    if not isinstance(getattr(statement, "body", None), list):
+        return statement
+    bare = copy.copy(statement)
+    bare.body, bare.orelse = [ast.Pass()], []
+    return bare
+
+
+def _undocumented(tree: ast.FunctionDef) -> ast.FunctionDef:
+    if ast.get_docstring(tree) is None:
+        return tree
+    new = copy.copy(tree)
+    new.body = tree.body[1:] or [ast.Pass()]
+    return new
+
+
+def statements(tree: ast.FunctionDef) -> list[str]:
+    """The code of a function, each statement on a line of its own, without its docstring."""
+    return [line for line in ast.unparse(_undocumented(tree)).splitlines() if line]
