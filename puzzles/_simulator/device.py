@@ -11,7 +11,7 @@ import numpy as np
 
 from puzzles._equations import Part, compiler_param, copy_ends, is_remote
 from puzzles._jax import JaxprEqn
-from puzzles._launch import View, same_bytes, taken, when
+from puzzles._launch import View, memory_space, same_bytes, taken, when
 from puzzles._program import COLLECTIVES, UnsupportedError, Values, equations
 from puzzles._rules import sentence
 from puzzles._simulator.clocks import Arrival, Copy, End, Semaphore
@@ -31,6 +31,13 @@ def _meets_first(call: JaxprEqn) -> bool:
     names = {equation.primitive.name for equation in equations(call.params["jaxpr"])}
     speaks = "dma_start" in names or "semaphore_signal" in names
     return speaks and "get_barrier_semaphore" not in names
+
+
+@lru_cache(maxsize=1024)
+def _in_hbm(equation: JaxprEqn) -> list[bool]:
+    """Whether the source and the target of a copy are in HBM."""
+    parts, _ = copy_ends(equation.params["tree"], [v.aval for v in equation.invars])
+    return [memory_space(ref) in ("any", "hbm") for ref, _ in parts[:2]]
 
 
 class Device(Machine):
@@ -179,7 +186,7 @@ class Device(Machine):
             signals, signallers = "", sorted(mesh.signalled[me])
             if signallers and there not in signallers:
                 signals = sentence("signals_come_from", devices=device_words(signallers), me=me)
-            mesh.time.sends(me, there, view.array.nbytes, copy.line, view)
+            mesh.time.sends(me, there, view.array.nbytes, copy.line, view, ())
             mesh.time.wire.transfers[-1].crossed = True
             facts |= dict(there=there, place=view, text=copy.line)
             self.wrong(equation, words, signals=signals, **facts)
@@ -215,7 +222,8 @@ class Device(Machine):
                 self.meets_copies(equation, "writes", copy.target, copy.source)
             else:
                 self.lands(equation, there, copy)
-        time = mesh.time.sends(me, there, old.nbytes, line, copy.target)
+        in_hbm = _in_hbm(equation)
+        time = mesh.time.sends(me, there, old.nbytes, line, copy.target, in_hbm)
         clock, sends, lands = mesh.clocks.carried(me), End(copy, False), End(copy, True)
         if old.size:
             mesh.ends[me].append(sends)

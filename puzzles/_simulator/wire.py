@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import NamedTuple
 
 from puzzles._simulator.topology import Link, Topology
@@ -58,7 +60,9 @@ class Wire:
     """The traffic of one run, timed by a small model.
 
     A link carries one copy at a time in each direction, a copy lands `HOP_SECONDS` a link after it
-    has left, a dot takes its operations, a wait ends when its last copy has landed.
+    has left, a dot takes its operations, a wait ends when its last copy has landed. HBM moves the
+    bytes of one copy of its device after another, and those of both ends if both are in HBM. A copy
+    between devices takes that time from the local copies, but waits for its links alone.
     """
 
     speeds: Speeds = V5E_SPEEDS
@@ -96,13 +100,18 @@ class Clock:
         wire.devices = mesh.count
         self.now = [0.0] * wire.devices
         self._free: dict[Link, float] = {}  # when a link can carry another copy
+        self._hbm = [0.0] * wire.devices  # when the HBM of a device can move other bytes
         self._open: list[list[Transfer]] = [[] for _ in self.now]  # since the last wait
 
-    def sends(self, source: int, target: int, size: int, line: str, place: object) -> float:
-        """When a copy lands that starts now."""
+    def sends(
+        self, source: int, target: int, size: int, line: str, place: object, in_hbm: Sequence[bool]
+    ) -> float:
+        """When a copy lands that starts now; in_hbm: whether its source and target are there."""
         now, speeds = self.now[source], self.wire.speeds
+        for device in compress((source, target), in_hbm):
+            self._hbm[device] = max(self._hbm[device], self.now[device]) + size / speeds.hbm
         if source == target:
-            return now + size / speeds.hbm
+            return self._hbm[source] if any(in_hbm) else now
         links = self._mesh.links(source, target)
         begin = max([now, *(self._free.get(link, 0.0) for link in links)])
         left = begin + size / speeds.link

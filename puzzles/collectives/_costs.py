@@ -33,7 +33,7 @@ class Way:
 
     bytes: int
     copies: int
-    wire: float  # until the last copy has arrived; with products inside, until the end
+    wire: float  # until the last copy has arrived; with products inside, until the result is in HBM
     product: float  # after the gather; 0 if the kernel multiplies itself
 
     @property
@@ -46,17 +46,18 @@ def way(name: str, chip: str, devices: int, M: int, K: int, N: int) -> Way:
     """A way to multiply `devices` blocks of (M, K) bf16 rows by (K, N), by the receipt's model."""
     multiplies = WAYS[name]
     x, w = jnp.zeros((devices, M, K), jnp.bfloat16), jnp.zeros((devices, K, N), jnp.bfloat16)
-    blocks = dict(bm=M // 2, bk=K, bn=N // 4)  # large, so that the run has few steps
+    blocks = dict(bm=M // 2, bk=K, bn=N // 8)  # large, so that the run has few steps
     fn = functools.partial(find(name).solution, **blocks if name == "collective_matmul" else {})
     args = (x, w) if multiplies else (x,)
     wire = on_chips(trace_call(over_mesh(fn, {"x": devices}), *args), chip).wire
-    model = CHIPS[chip]
-    moved = 2 * (devices * M * K + K * N + devices * M * N)  # bytes: the factors and the result
-    product = max(
-        2 * devices * M * K * N / model.flops_per_second, moved / model.hbm_bytes_per_second
-    )
-    sent, copies = sum(wire.sent(0).values()), len(wire.copies(0))
-    return Way(sent, copies, wire.seconds, 0.0 if multiplies else product)
+    flops, hbm = CHIPS[chip].flops_per_second, CHIPS[chip].hbm_bytes_per_second
+    result = 2 * (K * N + devices * M * N) / hbm  # seconds for the bf16 columns and the result
+    seconds, product = wire.seconds, 0.0
+    if name == "all_gather_matmul":
+        seconds += 2 * M * K / hbm + result
+    elif not multiplies:
+        product = max(2 * devices * M * K * N / flops, 2 * devices * M * K / hbm + result)
+    return Way(sum(wire.sent(0).values()), len(wire.copies(0)), seconds, product)
 
 
 class Comparison:
@@ -131,8 +132,8 @@ def compare_gathers(
 
     chips: of v4, v5e, v5p, v6e, 7x. A device has M rows of K bf16 values, and N columns.
     A product after a gather takes the longer of the times for its operations and for its bytes of
-    HBM. The pipeline of `collective_matmul` waits for HBM. `all_gather_matmul` does not: its
-    operands and its result are in VMEM.
+    HBM. The operands of `all_gather_matmul` come to VMEM before its first copy, and its result, as
+    bf16, leaves VMEM after its last product. The pipelines of `collective_matmul` wait for HBM.
     """
     ways = {chip: {name: way(name, chip, devices, M, K, N) for name in WAYS} for chip in chips}
     return Comparison(ways, devices)

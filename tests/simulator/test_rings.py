@@ -17,8 +17,10 @@ from jax.experimental.pallas import tpu as pltpu
 
 from puzzles._launch import trace_call
 from puzzles._program import over_mesh
-from puzzles._simulator import HOP_SECONDS, HazardError, Semantics, run_devices
+from puzzles._simulator import HOP_SECONDS, HazardError, Semantics, Wire, run_devices
 from puzzles._simulator.devices import schedules
+from puzzles._simulator.topology import Topology
+from puzzles._simulator.wire import Clock
 
 DMA, REGULAR = pltpu.SemaphoreType.DMA, pltpu.SemaphoreType.REGULAR
 ROWS = 4
@@ -264,3 +266,40 @@ def test_the_wire_counts_copies_and_whether_a_product_hides_them() -> None:
     left, hop = 3 * ROWS * 512 / wire.speeds.link, (3 + 1 + 2) * HOP_SECONDS
     assert math.isclose(wire.seconds, left + hop)  # both ways at once, one copy after the other
     assert not any(one.overlapped for one in wire.transfers)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "moves"),
+    [("ANY", "VMEM", 2), ("VMEM", "HBM", 2), ("HBM", "HBM", 4), ("VMEM", "VMEM", 0)],
+)
+def test_copies_in_flight_share_the_hbm_of_their_device(
+    source: str, target: str, moves: int
+) -> None:
+    """moves: times that HBM moves the bytes of a copy, for two copies in flight at once."""
+
+    def kernel(x_ref, o_ref, sems):
+        copies = [pltpu.make_async_copy(x_ref, o_ref.at[n], sems.at[n]) for n in range(2)]
+        for copy in copies:
+            copy.start()
+        for copy in copies:
+            copy.wait()
+
+    spaces = dict(ANY=pl.ANY, HBM=pltpu.HBM, VMEM=pltpu.VMEM)
+    x = jnp.zeros((3, 8, 128), jnp.float32)
+    call = pl.pallas_call(
+        kernel,
+        in_specs=[pl.BlockSpec(memory_space=spaces[source])],
+        out_specs=pl.BlockSpec(memory_space=spaces[target]),
+        out_shape=jax.ShapeDtypeStruct((2, 8, 128), x.dtype),
+        scratch_shapes=[pltpu.SemaphoreType.DMA((2,))],
+    )
+    wire = run_devices(trace_call(over_mesh(call, {"x": 3}), x), Semantics()).wire
+    assert math.isclose(wire.seconds, moves * 8 * 512 / wire.speeds.hbm)
+
+
+def test_a_copy_to_another_device_loads_hbm_at_its_ends() -> None:
+    clock = Clock(Wire(), Topology({"x": 4}))
+    clock.sends(0, 1, 820, "", None, (True, False))
+    clock.sends(2, 1, 820, "", None, (False, True))
+    ends = [clock.sends(n, n, 820, "", None, (True, False)) for n in range(4)]
+    assert np.allclose(ends, np.array([2, 2, 1, 1]) * 1e-9)  # at 820 bytes in a nanosecond
