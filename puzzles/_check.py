@@ -28,6 +28,7 @@ from puzzles._draw import (
     block_squares,
     card,
     fold,
+    lanes_picture,
     paragraph,
     source,
     strip_page,
@@ -101,7 +102,7 @@ def check(fn: Callable, seed: int | None = None) -> Verdict | None:
 
 
 def verdict_page(verdict: Verdict) -> str:
-    """The HTML of a verdict: a card, with the learner's own launch below it."""
+    """The HTML of a verdict: a card, with the learner's own launch or devices below it."""
     colour = GREEN if verdict.passed else GREY if verdict.stage == "unsolved" else VERMILLION
     words = filter(None, (verdict.first, verdict.diagnosis, verdict.says, verdict.receipt))
     parts = [paragraph(text) for text in words]
@@ -119,7 +120,10 @@ def verdict_page(verdict: Verdict) -> str:
         parts += [_ahead(verdict.puzzle), _other_answers(verdict.puzzle)]
     if verdict.details:
         parts.append(fold("what it costs", receipt_html(verdict.details)))
-    parts.append(strip_page(verdict.launches, moving=verdict.passed))
+    if verdict.wire and verdict.wire.transfers:
+        parts += [paragraph(sentence("devices_drawn"), FAINT), lanes_picture(verdict.wire)]
+    else:
+        parts.append(strip_page(verdict.launches, moving=verdict.passed))
     return card(colour, verdict.headline, parts)
 
 

@@ -26,8 +26,10 @@ from puzzles._puzzle import Puzzle
 from puzzles._rules import Breach
 from puzzles._simulator import (
     DevicesRun,
+    HazardError,
     Semantics,
     SimulationError,
+    Wire,
     run_devices,
     simulate,
     step_by_step,
@@ -93,6 +95,7 @@ class Run:
     def __init__(self, answer: Answer, case: Case) -> None:
         self.answer, self.case, self.puzzle, self.label = answer, case, case.puzzle, case.label
         self.not_in_numpy = ""  # the reason why the simulator could not run it
+        self.wire: Wire | None = None  # the traffic of `played`, up to a hazard if there is one
         self.learners_code = partial(learners_code, self.label, given(self.puzzle))
 
     @cached_property
@@ -155,7 +158,13 @@ class Run:
     @cached_property
     def played(self) -> DevicesRun:
         """A run on the devices of a mesh; raises `HazardError` for a race or a deadlock."""
-        return run_devices(self.traced, Semantics())
+        try:
+            played = run_devices(self.traced, Semantics())
+        except HazardError as error:
+            self.wire = error.wire
+            raise
+        self.wire = played.wire
+        return played
 
     @cached_property
     def as_on_tpu(self) -> list[np.ndarray] | None:

@@ -169,6 +169,7 @@ def _verdict_of(answer: Answer, run: Run | None, finding: Breach) -> Verdict:
         first=sentence("look_first", says=first) if first else None,
         rule=finding.rule,
         launches=vars(run).get("launches", ()) if isinstance(run, Run) else (),
+        wire=run.wire if isinstance(run, Run) else None,
     )
 
 

@@ -24,6 +24,7 @@ from puzzles._receipt import (
     time_words,
 )
 from puzzles._rules import RULES, address, plural, sentence, title_of
+from puzzles._simulator import Wire
 
 _CHIP = CHIPS["v5e"]
 
@@ -39,6 +40,7 @@ class Verdict:
     title: replaces the title of the stage. first: the likely cause, shown before the rest.
     rule: the name of the broken rule in `RULES`; "" on a pass.
     launches: the answer's launches on the case that decided; () if there is nothing to draw.
+    wire: the traffic between devices on this case, up to a hazard; None on one device.
     """
 
     passed: bool
@@ -56,6 +58,7 @@ class Verdict:
     first: str | None = None
     rule: str = ""
     launches: tuple[Launch, ...] = field(default=(), compare=False, repr=False)
+    wire: Wire | None = field(default=None, compare=False, repr=False)
 
     @property
     def headline(self) -> str:
@@ -91,6 +94,7 @@ def passed(answer: Answer) -> Verdict:
         details=details,
         notes=tuple(_remarks(answer, details)),
         launches=answer.runs[0].launches,
+        wire=answer.runs[0].wire,
     )
 
 

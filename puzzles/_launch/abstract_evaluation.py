@@ -24,7 +24,7 @@ from puzzles._launch.abstract_refs import LOOKS, UNKNOWN, Buffer, Cells, Ref, al
 from puzzles._launch.copies import moved
 from puzzles._launch.events import EVENTS, Event, accessed
 from puzzles._launch.log import LEAST, MOST, Access, FalseHint, Log, vector_slots, work
-from puzzles._program import Interpreter, callee, evaluate, subjaxprs
+from puzzles._program import Interpreter, callee, evaluate, scoped_program, subjaxprs
 
 # Operands or results of an equation: arrays over the grid, refs, or UNKNOWN.
 Values = list[Any]
@@ -216,7 +216,7 @@ class AbstractInterpreter(Interpreter):
     def _run_scoped(
         self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path
     ) -> Values:
-        jaxpr = equation.params["jaxpr"]
+        jaxpr = scoped_program(equation)
         self.log.scoped[path] = [v.aval for v in jaxpr.invars]
         return self.run(jaxpr, values, list(allocated(jaxpr, path)), weight, path)
 

@@ -41,6 +41,7 @@ from puzzles._program.jaxprs import (
     parameter_names,
     part,
     rewritten,
+    scoped_program,
     subjaxprs,
     through,
     turns,

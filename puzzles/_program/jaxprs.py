@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, close
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, close, user_frame
 
 PALLAS_CALL = "pallas_call"
 OTHER_KERNELS = {"mpmd_map", "core_map"}  # the primitives of `pl.kernel`
@@ -149,6 +150,14 @@ def outside(equation: JaxprEqn, inner: Jaxpr) -> dict[Var, Var]:
         inside, operands = inner.constvars, equation.invars
     pairs = zip(inside, operands, strict=True) if len(inside) == len(operands) else ()
     return {variable: operand for variable, operand in pairs if isinstance(operand, Var)}
+
+
+@lru_cache(maxsize=256)
+def scoped_program(scope: JaxprEqn) -> Jaxpr:
+    """The program of a `run_scoped`. Equations without a line get the line of the call."""
+    jaxpr, info = scope.params["jaxpr"], scope.source_info
+    eqns = [e if user_frame(e.source_info) else e.replace(source_info=info) for e in jaxpr.eqns]
+    return jaxpr.replace(eqns=eqns)
 
 
 def kernel_calls(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:

@@ -49,6 +49,7 @@ from puzzles._program import (
     Values,
     interpreted,
     parameter_names,
+    scoped_program,
     single,
 )
 from puzzles._simulator.semantics import (
@@ -421,7 +422,7 @@ class Machine(NumpyInterpreter):
         return [bits.astype(equation.outvars[0].aval.dtype)]
 
     def _run_scoped(self, equation: JaxprEqn, values: Values) -> Values:
-        jaxpr = equation.params["jaxpr"]
+        jaxpr = scoped_program(equation)
         buffers = [self.unwritten(v.aval.shape, v.aval.dtype) for v in jaxpr.invars]
         self.buffers += buffers
         self.names += scoped_names(jaxpr)

@@ -11,6 +11,7 @@ import pytest
 import puzzles
 from puzzles import judge, on_devices, show
 from puzzles._author import soundness
+from puzzles._check import verdict_page
 from puzzles._judge import cases, execute
 from puzzles._program import over_mesh
 from puzzles._puzzle import mutate
@@ -35,6 +36,14 @@ def test_a_receipt_shows_the_device_with_most_products() -> None:
     assert "ICI    device 7 sends " in verdict
     assert "products overlap 7 of 7 copies and take " in verdict
     assert "bound by HBM" not in str(verdict)
+
+
+def test_a_card_draws_the_devices() -> None:
+    """A pass: every copy; a race: the copies up to it, which is crossed out."""
+    passed = verdict_page(judge(PUZZLE, ring_all_reduce))
+    assert 'aria-label="12 copies between 4 devices over time"' in passed
+    assert "overwrites" not in passed
+    assert "overwrites" in verdict_page(judge(PUZZLE, mutate(PUZZLE, EARLY)))
 
 
 def test_a_wrong_number_has_its_device() -> None:
