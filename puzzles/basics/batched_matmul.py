@@ -12,8 +12,8 @@ from puzzles import INTERPRET
 #
 # Here are `B` pairs of matrices, each small enough for VMEM. Step `b` multiplies pair `b`.
 #
-# But the arrays have three axes, and a product takes two. `None` in a block shape takes **one**
-# index of that axis, and **squeezes** the axis: the Ref does not have it.
+# But the arrays have three axes, and the kernel's `jnp.dot` needs Refs with two. `None` in a block
+# shape takes **one** index of that axis, and **squeezes** the axis: the Ref does not have it.
 #
 # ```text
 # block shape         the Ref has the shape
@@ -64,8 +64,8 @@ def batched_matmul(lhs: Float[Array, "B M K"], rhs: Float[Array, "B K N"]) -> Fl
 # the receipt of the reference `tiled_matmul` under `vmap`: the batch axis comes first, then the
 # matmul's own three.
 #
-# The (8, 128) rule is about the last two axes of the *array*. A squeezed axis has block length 1.
-# As one of the last two, it would break the rule. So squeeze leading axes, as here.
+# The (8, 128) rule is about the last two axes of the *array*. A squeezed axis has block length 1,
+# which breaks the rule if it is one of these two. So squeeze leading axes, as here.
 
 # %% active="ipynb"
 # receipt(

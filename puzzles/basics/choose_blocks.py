@@ -18,7 +18,7 @@ from puzzles import find, trace
 #
 # A v5e computes up to 197 TFLOP/s and reads up to 820 GB/s: 240 FLOPs per byte. Below that
 # **ridge** the matrix unit waits for memory (*memory-bound*); above it, memory waits
-# (*compute-bound*). Each step takes at least 0.4 µs, by libtpu's estimate.
+# (*compute-bound*). Each grid step takes at least 0.4 µs, as libtpu, the TPU's compiler, estimates.
 #
 # ![A roofline for a v5e: 128 and 256 blocks lie on the slope, memory-bound; 512 blocks just reach the ridge of 240 FLOPs a byte, 1024 blocks lie beyond it.](diagrams/basics/choose_blocks.svg)
 #

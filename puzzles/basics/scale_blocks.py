@@ -63,11 +63,10 @@ def scale_blocks(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 # %% [markdown]
 # Does a kernel surprise you? `print(x_ref[...])` in its body shows no numbers, because JAX traces
-# the body before any step runs. `pl.debug_print("i = {}", i)` prints at every step. Its braces
-# take integers and, from JAX 0.11 on, floats. One `{}`, at the text's end, may also take a
-# vector. Before 0.11, print a float without braces: `pl.debug_print("x", x_ref[0, 0])`. `check`
-# runs your kernel several times, at several shapes, so expect many lines. On a TPU they go to the
-# log, and only if `xla_tpu_enable_log_recorder` is set:
+# the body before any step runs. `pl.debug_print("i = {}", i)` prints at every step. To print a
+# float on JAX before 0.11, leave the braces out: `pl.debug_print("x", x_ref[0, 0])`. `check` runs
+# your kernel several times, at several shapes, so expect many lines. On a TPU they go to the log,
+# and only if `xla_tpu_enable_log_recorder` is set:
 # `jax.jit(scale_blocks).lower(x).compile({"xla_tpu_enable_log_recorder": "true"})(x)`.
 
 # %% tags=["author"]

@@ -46,7 +46,7 @@ with suppress(RuntimeError):  # too late if JAX already runs; one device works a
 
 INTRO = """
 In a mixture of experts every token is multiplied by the weights of the expert that it was routed to.
-How many tokens each expert gets is known only when the step runs, so shapes cannot depend on it. A
+How many tokens each expert gets is known only when the training step runs, so shapes cannot depend on it. A
 product for every pair of a token and an expert would be mostly waste. This ladder leads from one
 prefetched index to a grouped matmul that visits the same tiles as JAX's own, Megablox, then to a
 mixture-of-experts layer that trains, and to the same layer in serving.

@@ -29,8 +29,8 @@ from puzzles import INTERPRET, find, trace
 # result      M × N                      M × N
 # ```
 #
-# With K whole, a block of weights stays while the visits of its group follow one another. (If `bm` is all of
-# `M`, `lhs` stays, too.) VMEM must hold two buffers for each operand's block, including the output's,
+# With K whole, a block of weights stays while the visits of its group follow one another. (If `bm` is also all of
+# `M`, `lhs` is moved once.) VMEM must hold two buffers for each block, the output's too,
 # and the f32 accumulator once.
 #
 # Choose `(bm, bk, bn)` for bf16 that fit into `vmem_bytes` and cost at most 5 % more than the best.
@@ -127,9 +127,9 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
 
 
 # %% [markdown]
-# Below are 8 or 64 experts, with many rows or few. With many rows, products can be the largest cost: the first layer's
-# tiles move 284 MiB, so 317 FLOPs for each byte, while a v5e can do 240. With few rows, bytes cost most, and most
-# bytes are weights. With a `bm` of 512, products would cost more than bytes. None of the tiles
+# Below are 8 or 64 experts, with many rows or few. With many rows, products can be the largest cost: the tiles in the
+# first line move 284 MiB, so 317 FLOPs for each byte, while a v5e can do 240. With few rows, bytes cost most, and most
+# bytes are weights. Even there, products would cost more with a `bm` of 512. None of the tiles
 # that [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/data/autotuning) has tuned for its Megablox on
 # TPUs (2026) has fewer than 128 rows.
 #
@@ -138,7 +138,7 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
 # the tiles that are best for equal groups cost 1.5 times as much as (128, 7168, 512).
 #
 # The tiles (128, 7168, 512) take 18 MiB of VMEM. A kernel gets 16 MiB of a v5e's 128 unless its
-# launch asks for more, as the folded cell does:
+# launch asks for more, as the collapsed cell does:
 # `pltpu.CompilerParams(vmem_limit_bytes=vmem_bytes)`. Production kernels ask for more: tokamax's
 # `gmm_v2` (2026), for example.
 

@@ -22,7 +22,7 @@ from jaxtyping import Array, Int
 # Group `g` has the rows from `offsets[g]` up to, but not including, `offsets[g + 1]`. So there are `E + 1`
 # offsets; the last is the number of all rows.
 #
-# The router decides again in every step, so the sizes are **data**. `jax.jit` compiles the step once, from
+# The router decides again in every training step, so the sizes are **data**. `jax.jit` compiles the step once, from
 # the shapes alone. Then `group_sizes` is a tracer: the spec's NumPy cannot read it, and a loop would unroll into `E`
 # additions. Compute all offsets at once, with `jnp`; they are int32, like the sizes. The check calls your function
 # under `jit`.

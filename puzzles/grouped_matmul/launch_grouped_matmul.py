@@ -13,7 +13,7 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## launch_grouped_matmul: the whole call, and which axis goes where
 #
-# Now you write the whole call. The folded kernel (it contains the answer to `grouped_matmul`)
+# Write the whole call. The kernel below (it contains the answer to `grouped_matmul`)
 # takes its operands in another order:
 #
 # ```text
@@ -31,20 +31,20 @@ from puzzles import INTERPRET, find
 #
 # **The order of the grid** is the question. `k` is innermost. Columns of blocks, `j`, and visits, `s`,
 # can be in either order, but one order works only under `interpret=True`. Say visits 3 and 4 share a tile.
-# What comes between the two visits (*) to one output block?
+# Stars mark two visits to one output block. What comes between them?
 #
 # ```text
 # (s, j, k)    s = 3:  j = *0  1  2      s = 4:  j = *0  1  2
 # (j, s, k)    j = 0:  s = *3 *4         j = 1:  s =  3  4         j = 2:  s =  3  4
 # ```
 #
-# Then you also know which axis is `"parallel"`: declare it in
+# Then you know which axis is `"parallel"`: declare it in
 # `pltpu.CompilerParams(dimension_semantics=...)`.
 #
 # <details><summary>More: unassigned rows, in production</summary>
 #
-# JAX's own grouped matmul, Megablox, passes no zeros: on one chip it leaves garbage in rows that belong to no group, even in
-# tiles that it visits. tokamax's `gmm_v2` (2026) clears them by default.
+# JAX's own grouped matmul, Megablox, passes no zeros. Unless the experts are sharded, it leaves garbage in rows that belong to
+# no group, even in tiles that it visits. tokamax's `gmm_v2` (2026) clears them by default.
 #
 # </details>
 

@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## launch_masked_store: a call with scalar prefetch, by hand
 #
-# You have filled in parts of a `PrefetchScalarGridSpec`. Now you write the whole call. The columns
-# are also cut, `bn` = 128 at a time, so the grid has three axes. The folded kernel fixes their
+# You have filled in parts of a `PrefetchScalarGridSpec`. Now write the whole call. The columns
+# are also cut, `bn` = 128 at a time, so the grid has three axes. The kernel below fixes their
 # order: it reads its tile and its group from axes 1 and 2.
 #
 # ```text

@@ -38,7 +38,7 @@ from puzzles import INTERPRET
 #
 # ![At each of three steps lhs and the output move on by one, while perm chooses the block of rhs.](diagrams/grouped_matmul/permuted_matmul.svg)
 #
-# The folded kernel is `tiled_matmul`'s, with k on axis 3. It does not read `perm_ref`. Write the three BlockSpecs.
+# The kernel below is `tiled_matmul`'s, with k on axis 3. It does not read `perm_ref`. Write the three BlockSpecs.
 
 
 # %%

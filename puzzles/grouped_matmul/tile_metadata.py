@@ -27,9 +27,9 @@ from puzzles import find
 #   revisited in consecutive steps only.
 # * Empty groups are not in the list. Nor are tiles without rows, if the sizes add up to less than `M`.
 # * Under `jit` a shape cannot depend on data, so the arrays are as long as the worst case: **`M //
-#   bm + E - 1`**. (Each tile needs one visit, and each group that begins inside a tile adds one: in
-#   all, at most `E - 1`.) `num_steps`, an int32 scalar, says how many entries count. The rest must
-#   only be legal: below `E`, and below `M // bm`.
+#   bm + E - 1`**. (Each tile needs one visit. Each group that begins inside a tile adds one more,
+#   and at most `E - 1` do.) `num_steps`, an int32 scalar, says how many entries count. The
+#   rest must only be legal: below `E`, and below `M // bm`.
 #
 # Here `bm` divides `M`, and at least one group has rows. At which step do each group's visits
 # begin? Those steps are offsets again, counted in visits.

@@ -24,8 +24,8 @@ from puzzles import INTERPRET
 # **No round trip.** The new rows are already in VMEM. Store them in the slot, among the page's old
 # rows: the sum reads them there, and the copies out start there.
 #
-# **Who waits?** Not the round that sends: little would hide its wait. The next copy **into** that
-# slot waits: it overwrites these rows. What is still leaving after the last round?
+# **Who waits?** Not the round that sends: little would hide the wait. The round whose
+# copy **into** the slot overwrites these rows waits first. What still leaves after the last round?
 
 
 # %%
@@ -164,8 +164,8 @@ def append_to_pages(
 # %% [markdown]
 # tpu-inference's `ragged_paged_attention` v3 (2025) works in the same order. It fetches only the
 # old rows of a page, copies the new ones into the same slot, and starts the copies out before it
-# attends. The next copy into the slot waits for them, even if it belongs to another sequence: SMEM
-# holds the number of bytes that are still leaving.
+# attends. Before the next copy into the slot, the kernel waits for them, even if that copy belongs
+# to another sequence: SMEM holds, for each slot, how many new rows are still leaving.
 
 # %% tags=["author"]
 import numpy as np

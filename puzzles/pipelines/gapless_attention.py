@@ -223,7 +223,8 @@ def gapless_attention(
 # | 4 sequences of 2,048 keys, pages of 128 | 36,305 | 83,784 |
 # | 64 sequences of 1,024 keys, pages of 16 | 1,080,012 | 4,238,435 |
 #
-# With four key heads, the reference copies a page of all at once; JAX's kernel, head by head.
+# There are four key heads. The reference copies a page of all four in one copy; JAX's kernel makes
+# a copy for each head.
 #
 # m and l fill 128 lanes, as in JAX's kernels, and `spread` repeats them. If m and l were columns,
 # this kernel would take 1.07 times as many cycles (with pages of 64), and `latent_attention` 1.4

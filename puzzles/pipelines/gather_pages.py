@@ -17,8 +17,8 @@ from puzzles import INTERPRET
 #
 # ```text
 # table = [5, 2, 7]         pages  0   1  [2]  3   4  [5]  6  [7]
-#                                          |         |        |
-# result  [5] [2] [7]   step 0 takes 5, step 1 takes 2, step 2 takes 7
+#                                          |           |       |
+# result  [5] [2] [7]                    step 1      step 0  step 2
 # ```
 #
 # An **index map** may read the table. Scalar prefetch puts it into SMEM, and every index map gets

@@ -23,8 +23,8 @@ from puzzles import INTERPRET
 # b = 2           16      16 keys        nothing         nothing         nothing
 # ```
 #
-# `attend`, in the folded cell, updates a softmax by one page. Keys that `seen` masks out get weight
-# 0, if at least one key counts.
+# `attend`, below, updates a softmax by one page. Keys that `seen` masks out get weight 0; but if no
+# key of the page counts, they may get weight 1.
 #
 # You write two parts. **The kernel** computes only if a page holds keys that count. It replaces the
 # values of all other keys by zeros, because they may be NaN. Past a sequence's end, **the index

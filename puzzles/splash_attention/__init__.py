@@ -51,7 +51,7 @@ MAIN_ROAD = (
 INTRO = """
 Attention is a matrix multiplication, a softmax and another matrix multiplication. For long sequences, the
 intermediate result is too large to keep. This ladder leads from a stable softmax to kernels that never
-materialise the scores, and that neither compute nor fetch the blocks that a mask hides entirely. Near the end
+materialise the scores, and that neither compute nor fetch the blocks that a mask hides entirely. After Part III
 you compare your own kernel with SplashAttention, which JAX ships for TPUs: yours gives the same numbers
 for every row that attends to anything, and computes no more tiles. Then you add the gradients, try
 attention without a softmax, and at last compute the loss of a large vocabulary in the same way.

@@ -152,7 +152,7 @@ def attention_lse(
 # %% [markdown]
 # Is one number per row really enough? The next cell computes the weights again, from q, k and the reference's lse, without a maximum or a sum.
 # Rows that attend to nothing have no weights. JAX's kernel also writes an lse, in 128 copies, one per lane, and XLA keeps one of
-# them: (heads, T), 4 bytes per row. Yours is a column. As the output of a kernel it is also 128 lanes wide in HBM.
+# them: (heads, T), 4 bytes per row. Yours is a column; in HBM it is padded to 128 lanes.
 # The backward pass gets it as a row.
 
 # %% active="ipynb"

@@ -17,10 +17,12 @@ from puzzles import INTERPRET
 #
 # ```text
 #  bq = 64, bk = 128      columns 0-127   128-255   256-383
-#  i = 0   rows   0-63         ◣             ·         ·         ■  all of it counts
-#  i = 1   rows  64-127        ◣             ·         ·         ◣  some of it counts: mask
-#  i = 2   rows 128-191        ■             ◣         ·         ·  none of it counts: skip
+#  i = 0   rows   0-63         ◣             ·         ·
+#  i = 1   rows  64-127        ◣             ·         ·
+#  i = 2   rows 128-191        ■             ◣         ·
 #  i = 3   rows 192-255        ■             ◣         ·
+#
+#  ■ all of it counts     ◣ some of it counts: mask     · none of it counts: skip
 # ```
 #
 # **Skip** means: no dot, no exponential. `pl.when` is a branch, so the code that it jumps over costs no arithmetic.

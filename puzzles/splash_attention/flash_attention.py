@@ -27,7 +27,7 @@ from puzzles import INTERPRET, find
 # This time you write everything around the kernel:
 #
 # * the grid, the specs, the output's shape; a block has `bq` queries or `bk` keys;
-# * the scratch: m and l in **128 equal lanes**, and acc of **one** block of queries, in f32, in this order;
+# * the scratch, in this order, in f32, for **one** block of queries: m and l, each number in **128 lanes**, and acc;
 # * `dimension_semantics` in `compiler_params`, one entry for each axis of the grid. Which axis may be divided
 #   among cores? Along which does a step need the scratch of the step before it?
 #

@@ -118,8 +118,8 @@ def gated_linear_attention(
 # %% [markdown]
 # <details><summary>More: a decay for each channel</summary>
 #
-# [Gated linear attention](https://arxiv.org/abs/2312.06635) (Yang et al., 2023) has a decay for each of the H rows of the state. A score
-# is a sum over these rows, so the decay has to come before the sum, as two factors. The authors cut each chunk into
+# [Gated linear attention](https://arxiv.org/abs/2312.06635) (Yang et al., 2023) has a decay for each of the H channels. A score
+# is a sum over the channels, so the decay has to be multiplied in before the sum, as two factors. The authors cut each chunk into
 # smaller ones against the overflow. [Mamba-2](https://arxiv.org/abs/2405.21060) (Dao and Gu, 2024) has one decay for
 # each token and head, as here, so that all the work is in products of matrices.
 #

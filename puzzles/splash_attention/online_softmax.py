@@ -25,7 +25,9 @@ from puzzles import INTERPRET
 # ```text
 # block of x     1  3      2  5      4  0
 # m so far          3         5         5
-# l so far      1.135     1.203     1.578      1.203 = alpha · 1.135 + e²⁻⁵ + e⁵⁻⁵
+# l so far      1.135     1.203     1.578
+#
+# second block: 1.203 = alpha · 1.135 + e²⁻⁵ + e⁵⁻⁵
 # ```
 #
 # This is the [online softmax](https://arxiv.org/abs/1805.02867) (Milakov and Gimelshein, 2018).

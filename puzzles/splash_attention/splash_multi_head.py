@@ -24,8 +24,8 @@ from puzzles import INTERPRET, find
 # ```text
 # grid (heads, len(rows))        head of step (h, t):  h + rows[t] // R
 #
-# a mask for each of N heads     (1, all lists)        0 + 0 … N-1     from the list
-# one mask for all               (N, one list)         h + 0           from the grid
+# a mask for each of N heads     (1, all lists)        h is 0; the list counts the heads
+# one mask for all               (N, one list)         the grid counts them; rows[t] // R is 0
 # ```
 #
 # **What if an operand is absent?** Without segments there are no ids to fetch; without partial tiles, or with a rule,
@@ -304,8 +304,7 @@ def splash_multi_head(
 #
 # And at T = 131,072? The list of a causal mask in blocks of 512 has 32,896 tiles, which take half of SMEM. No array is
 # as large as T × T. Below is your launch, or the reference's if yours cannot be counted yet; then a picture
-# of
-# a small mask with two heads, one after the other.
+# of a launch with a small mask, for two heads that run one after the other.
 
 # %% active="ipynb"
 # over_tiles, whose = graduation.yours_or_reference(splash_over_tiles)

@@ -313,8 +313,8 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # * **A batch.** JAX's SplashAttention and yours take one sequence. For several, `jax.vmap` adds a grid axis to either.
 # * **Two block sizes for keys.** In JAX's kernel a step fetches `block_kv` keys, and a dot takes `block_kv_compute` of them: large
 #   fetches, small intermediates. The backward kernels have sizes of their own.
-# * **The vector unit.** A score costs 4 · H FLOPs in the matrix unit, and a maximum, an exponential and a sum outside of it. The receipt's
-#   share of the peak ignores these; its time counts them. With H = 64 instead of 128 there are half as many FLOPs and just as
+# * **The vector unit.** A score costs 4 · H FLOPs in the matrix unit, and a maximum, an exponential and a sum outside of it. The
+#   receipt's share of the peak leaves this vector work out; its time includes it. With H = 64 instead of 128 there are half as many FLOPs and just as
 #   many exponentials, and blocks are still padded to 128 lanes. tokamax, below, takes exponentials to the base 2.
 # * **Documents.** Ids are known too late for a list made in NumPy. So tiles between two documents are computed and
 #   masked, here and with the `segment_ids` of JAX's kernel. But JAX's kernel also accepts a mask as a JAX array. Its
