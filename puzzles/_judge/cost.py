@@ -155,10 +155,14 @@ def _made(jaxpr: Jaxpr) -> Iterator[Written]:
     reads: dict[int, set[str]] = {}
     for name, v in ((eqn.primitive.name, v) for eqn, _ in steps for v in eqn.invars):
         reads.setdefault(id(v), set()).add(name)
+    results = {id(v) for v in jaxpr.outvars}
     for equation, path in steps:
-        name, readers = equation.primitive.name, (reads.get(id(v)) for v in equation.outvars)
+        name, outvars = equation.primitive.name, equation.outvars
+        readers = [reads.get(id(v), set()) for v in outvars]
         if name == PALLAS_CALL or _is_view(equation) or observed(equation):
             continue
+        if not (path or equation.effects or any(readers) or results & {*map(id, outvars)}):
+            continue  # nothing uses it: XLA drops it
         # Gradients of slices, padded and summed: XLA fuses all of it into the last sum.
         if name in ("pad", "add_any") and all(reader == {"add_any"} for reader in readers):
             continue
