@@ -25,10 +25,13 @@ def overlapped(launch: Launch, first: int = 1) -> None:
             f"`{one.name}` is copied {times:.3g} times: bring each part of it once"
         )
     inputs = {one.name for one in launch.inputs}
+    near = {copy.source for copy in launch.copies if "hbm" not in copy.spaces}
     for name, its in (launch.waits or {}).items():
         advice = "Start the next copy before you compute with this one"
         if name not in inputs:
             advice = "What is sent need not be waited for before its slot is written again"
+        if name in near:
+            advice = "It goes from VMEM to VMEM: assign the value, which needs no copy"
         assert its.pauses <= first, (
             f"at {its.exposed} of {its.count} waits for a copy from `{name}`, the kernel has "
             f"computed nothing since that copy started: it only waits. {advice}"

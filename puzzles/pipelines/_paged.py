@@ -123,6 +123,7 @@ def fetches_no_more(
         + (f", or {most} with one of each array for each empty sequence" if idle else "")
         + ": fetch each page with keys that count once, for all heads that it serves, and no other"
         + (". A step past a sequence's last page names that page again" if idle else "")
+        + (f"; a sequence of {page} keys has only one page" if idle else "")
     )
 
 
