@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from traceback import walk_tb
 from typing import Any
@@ -23,6 +24,20 @@ def call_at_fault(error: BaseException) -> tuple[Any, int | None]:
             index_map = held["block_spec"].index_map
             index_map = getattr(index_map, "index_map", index_map)
     return index_map, count
+
+
+def argument_at_fault(error: BaseException) -> str:
+    """An argument of another kind than the one that it stands for, or ""."""
+    for frame, _ in walk_tb(error.__traceback__):
+        held = frame.f_locals
+        ref = re.search(r"Ref<(\w+)>\{\w+\[([\d, ]+)\]", str(held.get("dst_sem_aval", "")))
+        if ref and not ref[1].startswith("sem"):
+            return f"the {ref[1].upper()} buffer ({', '.join(ref[2].split(','))}) for a semaphore"
+        if isinstance(held.get("core_axis_name"), int):
+            return "a core axis that is no name"
+        if kind := unknown_params(held.get("compiler_params")):  # 0.7 asserts, and says nothing
+            return f"{kind} for compiler_params"
+    return ""
 
 
 def bind_params(equation: JaxprEqn) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -72,14 +87,6 @@ def compiler_param(params: Any, key: str) -> Any:
     if isinstance(params, Mapping):  # 0.7 files them by backend
         params = dict(params).get("mosaic_tpu", params)
     return dict(params).get(key) if isinstance(params, Mapping) else getattr(params, key, None)
-
-
-def params_at_fault(error: BaseException) -> str | None:
-    """`unknown_params` of the `pallas_call` that raised: 0.7 asserts, and says nothing."""
-    name = None
-    for frame, _ in walk_tb(error.__traceback__):
-        name = unknown_params(frame.f_locals.get("compiler_params")) or name
-    return name
 
 
 def unknown_params(params: Any) -> str | None:

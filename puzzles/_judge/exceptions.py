@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._equations import call_at_fault, params_at_fault
+from puzzles._equations import argument_at_fault, call_at_fault
 from puzzles._judge.source import author_wrote, is_learners, lines_of, unwrap
 from puzzles._program import LoopLimitError, UnreadableError
 from puzzles._rules import Breach, rows, sentence
@@ -69,13 +69,19 @@ def message_of(error: Exception, given: frozenset[str] = frozenset(), lines: int
     where = learners_line(error)
     place, line = where or ("", "")
     whose = f"`{line}` in `{place}`" if line else f"`{place}`"  # no file has typed lines
-    launch = launch_of(error)
-    whose += f", launched by `{launch}`," if launch else ""
+    for how, by in (("called", _caller(error)), ("launched", launch_of(error))):
+        whose = f"{whose.rstrip(',')}, {how} by `{by}`," if by else whose
     says = f"{whose} raises\n{gist}" if where else gist
     advice = remedy(f"{type(error).__name__}: {error}", line, meanwhile(error))
     arguments, by_learner = _given_away(error, given)
-    advice = arguments if by_learner else advice or arguments
-    return "\n".join(filter(None, (says, advice, _of_the_call(error))))
+    advice = None if by_learner else advice
+    return "\n".join(filter(None, (says, advice, arguments, _of_the_call(error))))
+
+
+def _caller(error: BaseException) -> str:
+    """The learner's line that calls the learner's function that raised; "" if JAX calls it."""
+    own = _own_frames(error)[-2:]
+    return _line(*own[0]) if len(own) == 2 and own[1][0].f_back is own[0][0] else ""
 
 
 def _given_away(error: Exception, given: frozenset[str]) -> tuple[str, bool]:
@@ -117,8 +123,6 @@ def _of_the_call(error: Exception) -> str:
         which = sentence("index_map_in", line=line) if line else ""
         also = sentence("prefetched_first") if prefetched else ""
         return " ".join(filter(None, (which, also)))
-    if isinstance(error, AssertionError) and (kind := params_at_fault(error)):
-        return sentence("params_of_a_kind", kind=kind)
     met = re.search(r"as the array shape (\(.*?\))", str(error))
     if prefetched and met:
         own = _own_frames(error)[-1][0].f_locals.items()
@@ -170,6 +174,8 @@ def launch_of(error: BaseException) -> str:
 
 def meanwhile(error: BaseException) -> str:
     """JAX's activity when `error` was raised, as `words.toml` calls it; "" if unknown."""
+    if odd := argument_at_fault(error):
+        return f"in a kernel with {odd}"
     codes = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
     places = {(os.path.basename(code.co_filename), code.co_name) for code in codes}
     calls = [name for file, name in places if file == "pallas_call.py"]
