@@ -116,7 +116,9 @@ class Compiler:
                 why.finding = refused
                 return dict.fromkeys(chips, (number, why))
             axes = axes_around_kernels(traced.jaxpr.jaxpr)
-            kernels = sum(1 for _ in kernel_calls(traced.jaxpr.jaxpr))
+            calls = kernel_calls(traced.jaxpr.jaxpr)
+            # XLA drops a call whose results have no elements
+            kernels = sum(any(math.prod(v.aval.shape) for v in call.outvars) for call in calls)
             request = {"program": exported, "kernels": kernels, "devices": math.prod(axes.values())}
             programs.setdefault(exported, (number, request))
         return {chip: self._first_refused(chip, list(programs.values())) for chip in chips}

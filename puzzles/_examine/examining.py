@@ -80,8 +80,7 @@ def examine(
             args = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, args)
             for n, chip in enumerate(chips):
                 with on_chip(chip):
-                    order = (*chips[n:], *chips[:n])
-                    found = _examined(fn, args, order, seed, compile_timeout)
+                    found = _examined(fn, args, (*chips[n:], *chips[:n]), seed, compile_timeout)
                 if "SparseCores" not in found.unread:  # only a chip that has them traces them
                     break
             return found
@@ -123,13 +122,14 @@ def _examined(fn: Any, args: tuple, chips: tuple, seed: int, timeout: float) -> 
 
 
 def _traced(fn: Callable, args: tuple) -> Traced:
-    """The function's trace; if it raises, with JAX's devices called TPUs."""
-    try:
+    """The function's trace; with JAX's devices called TPUs if it raises or launches nothing."""
+    with contextlib.suppress(Exception):
+        traced = trace_call(fn, *args)
+        if [*kernel_calls(traced.jaxpr.jaxpr), *traced.other_kernels]:
+            return traced
+    with contextlib.suppress(Exception), devices_called():
         return trace_call(fn, *args)
-    except Exception:
-        with contextlib.suppress(Exception), devices_called():
-            return trace_call(fn, *args)
-        raise
+    return trace_call(fn, *args)
 
 
 def name_of(fn: Any) -> str:
@@ -175,10 +175,8 @@ class _Examination:
         for n, launch in enumerate(self.launches):
             self.add(faults(launch), n)
             self.written_whole(n, [o.name for o in launch.outputs if launch.rewritten(o.name)])
-            self.add(revisited_inside(launch), n)
-            self.add(room(launch, self.chips), n)
-            self.add(waste(launch), n)
-            self.add(many_steps(launch, CHIPS[self.chips[0]]), n)
+            costs = *waste(launch), *many_steps(launch, CHIPS[self.chips[0]])
+            self.add([*revisited_inside(launch), *room(launch, self.chips), *costs], n)
         steps = sum(launch.steps for launch in self.launches)
         which = "the only step" if steps == 1 else f"all {steps:,} steps"
         self.looked.append(sentence("what_blocks_say", which=which))
@@ -199,13 +197,15 @@ class _Examination:
             for f in lowered(program) if whole and not speaks(program) else ():
                 self.refused.add(n)
                 self.add([replace(f, launch=launch.name, line=f.line or launch.line)], n)
-        if not whole:  # the compiler's own word on blocks
-            for about, f in self.told.items():
-                if f.kind == "misaligned":
-                    self.told[about] = replace(f, severity=WARNING)
+        for about, f in self.told.items() if not whole else ():  # the compiler decides on blocks
+            if f.kind == "misaligned":
+                self.told[about] = replace(f, severity=WARNING)
         if whole and not self.refused:
             if self.speaking:
-                self.add(whole)
+                names = " or ".join(dict.fromkeys(launch.name for launch in self.launches))
+                line = self.launches[0].line if len(self.launches) == 1 else None
+                self.add(replace(f, launch=names, line=f.line or line) for f in whole)
+                self.refused.update(range(len(self.each)))
             else:
                 self.not_looked.append(f"lowering of what is around the kernels: {whole[0].says}")
         self.looked.append("lowering: Mosaic")

@@ -211,7 +211,7 @@ class Ref:
     ) -> tuple[Any, ScalarRead | None]:
         """The element of every grid step, and the read to keep; weight: (2, steps of the grid)."""
         rank = weight.ndim
-        if self.contents is None or not self.contents.size:
+        if self.contents is None:
             return (UNKNOWN if self.absent is None else self.absent()), None
         indices = getattr(transforms[0], "indices", None) if len(transforms) == 1 else None
         if indices is None and not transforms and math.prod(shape) == 1:
@@ -230,9 +230,12 @@ class Ref:
                 flat = np.nan_to_num(flat, posinf=size, neginf=-1).astype(np.int64)
             outside = outside | (flat + start < 0) | (flat + start >= size)
             parts += [flat] * visible
-            place.append(np.clip(flat + start, 0, size - 1))
-        elements = np.arange(self.contents.size).reshape(self.contents.shape)
+            place.append(np.clip(flat + start, 0, max(0, size - 1)))
+        # each index of an empty array is outside of it
+        few = np.maximum(self.contents.shape, 1)
+        contents = self.contents if self.contents.size else np.zeros(few, self.contents.dtype)
+        elements = np.arange(contents.size).reshape(contents.shape)
         look = ScalarRead(self, weight, np.asarray(elements[tuple(place)]), tuple(parts), outside)
-        numbers = np.asarray(self.contents[tuple(place)])
+        numbers = np.asarray(contents[tuple(place)])
         lead = numbers.shape if numbers.ndim == rank else (1,) * rank
         return numbers.reshape(lead + shape), look

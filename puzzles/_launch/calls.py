@@ -15,11 +15,12 @@ from puzzles._jax import close, written_refs
 from puzzles._launch.abstract_evaluation import FUEL, AbstractInterpreter
 from puzzles._launch.abstract_refs import UNKNOWN, Buffer, Ref, memory_space
 from puzzles._launch.events import COPIES
-from puzzles._launch.finding import line_of
+from puzzles._launch.finding import line_of, line_of_function
 from puzzles._launch.launch import AliasCost, Launch, Settings, Surroundings
 from puzzles._launch.log import Access, Log
 from puzzles._launch.operand import Operand, blocked, itemsize, resident
 from puzzles._program import (
+    LAYOUT,
     PALLAS_CALL,
     AbstractValueError,
     Node,
@@ -31,7 +32,9 @@ from puzzles._program import (
 )
 from puzzles._rules import sentence
 
-_IN_SPACE = "with_memory_space_constraint"
+# What these make of an array of `jax.lax.empty` is garbage as well.
+_KEEPS_MEMORY = LAYOUT - {"concatenate", "pad"}
+_KEEPS_MEMORY |= {"convert_element_type", "with_memory_space_constraint"}
 LISTED = 4_000_000  # steps of which each is listed: some seconds, and a gigabyte
 
 
@@ -124,7 +127,7 @@ class Call:
             settings=settings,
             vmem_limit_bytes=compiler_param(self.p["compiler_params"], "vmem_limit_bytes"),
             around=Surroundings(self.node.unused, tuple(self.made()), self.empty(log.touches)),
-            line=line_of(self.node.equation.source_info),
+            line=line_of(self.node.equation.source_info) or line_of_function(self.kernel),
             times=self.node.times,
         ).with_copies()
 
@@ -161,6 +164,8 @@ class Call:
             source = self.inputs[i - first] if i >= first else self.scalars[i]
             if source.node is not None and source.node.equation.primitive.name == PALLAS_CALL:
                 continue  # another launch wrote it, and was counted
+            if _is_empty(source):
+                continue
             if source.node is None:
                 how = "copies" if source.index >= 0 else "fills"
             else:
@@ -207,8 +212,11 @@ class Call:
 
 
 def _is_empty(source: Source) -> bool:
-    """True for an array of `jax.lax.empty`, which may be memory for the kernel to write in."""
+    """True for an array of `jax.lax.empty`, also in another layout or dtype.
+
+    It may be memory for the kernel to write in.
+    """
     node = source.node
-    while node is not None and node.equation.primitive.name == _IN_SPACE:
+    while node is not None and node.equation.primitive.name in _KEEPS_MEMORY:
         node = node.inputs[0].node
     return node is not None and node.equation.primitive.name == "empty"

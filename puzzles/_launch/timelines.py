@@ -253,8 +253,6 @@ class Follower:
             self.start(parts, text)
         elif event.name == "dma_wait":
             semaphore, size = _semaphore(parts[2]), _size(parts[0])
-            if not size:
-                return
             self.moment("waits", text)
             if semaphore.beyond:
                 self.wrong("no_such_semaphore", **_no_such(semaphore))
@@ -338,7 +336,8 @@ class Follower:
     def note(self, moment: int, words: str, kind: str = "hazard", **facts: Any) -> None:
         """Keep a fault, once for each line: a loop repeats it in each round."""
         text = text_of(self.info)
-        where = dict(launch=self.launch.name, step=self.at, line=line_of(self.info))
+        line = line_of(self.info) or self.launch.line
+        where = dict(launch=self.launch.name, step=self.at, line=line)
         facts |= dict(when=when(self.at), where=when(self.at, text))
         fault = CopyFault(
             moment, _KINDS.get(words, "stuck"), text, told(kind, words, **where, **facts)

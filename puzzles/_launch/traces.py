@@ -151,7 +151,10 @@ def nothing_launched(traced: Traced) -> str:
     """The message about a program without a `pallas_call`."""
     if not traced.other_kernels:
         return sentence("nothing_launched")
-    return sentence("launched_otherwise", how=traced.other_kernels[0].mesh)
+    other = traced.other_kernels[0]
+    if other.program is traced:
+        return sentence("launched_on_refs")
+    return sentence("launched_otherwise", how=other.mesh)
 
 
 def kernels(traced: Traced) -> dict[Hashable, Traced]:

@@ -24,7 +24,8 @@ CALLS = {
 # Primitives that move numbers and compute nothing.
 LAYOUT = {
     "reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "slice", "dynamic_slice",
-    "split", "unstack", "pad", "concatenate", "rev", "copy", "copy_p", "stop_gradient",
+    "split", "unstack", "pad", "concatenate", "rev", "copy", "copy_p", "device_put",
+    "stop_gradient",
 }  # fmt: skip
 # Returns the replacement of an equation. Programs nested in the equation are rewritten before.
 Rule = Callable[[JaxprEqn], JaxprEqn]

@@ -364,9 +364,12 @@ class Machine(NumpyInterpreter):
             raise UnsupportedError("a copy between two forms")
         self.touches(equation, "reads", old, *source)
         self.touches(equation, "writes", new, *target, source=self.view(old, *source))
-        self.note_nan(equation, source[0], old)
+        to = self.name_of(target[0])
+        outward = any(to == out.name for out in self.launch.outputs)
+        if not (outward and made_by_a_pipeline(equation.source_info)):
+            self.note_nan(equation, source[0], old)
         if self.trail is not None:
-            self.trail.stored.add(self.name_of(target[0]))
+            self.trail.stored.add(to)
         if self.how is None or not self.how.late:
             new[...] = old
         if self.how is not None:

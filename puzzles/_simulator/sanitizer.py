@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from puzzles._equations import is_remote
+from puzzles._jax import made_by_a_pipeline
 from puzzles._launch import WARNING, Finding, Launch, Operand, Traced, told, when
 from puzzles._program import equations, kernel_calls
 from puzzles._rules import sentence
@@ -248,7 +249,7 @@ def depends(choice: str, first: ProgramRun, other: ProgramRun) -> Finding:
     reads, over = trail.nans, {x.name: x.shape for x in launch.inputs if _over(x)}
     if choice == "padding" and over:
         read = next((read for read in reads if read.operand in over), None)
-        facts |= dict(operand=next(iter(over))) if read is None else _place(read)
+        facts |= dict(operand=next(iter(over))) if read is None else _place(read, launch)
         shape, at = over[facts["operand"]], when(facts["step"])
         return told(kind, "depends_on_padding", when=at, shape=shape, **facts)
     inputs = {x.name for x in launch.inputs} - {*launch.around.empty}
@@ -257,23 +258,44 @@ def depends(choice: str, first: ProgramRun, other: ProgramRun) -> Finding:
         also = " and ".join(f"`{read.operand}`" for read in reads[1:] if not read.begun)
         facts["others"] = sentence("so_it_is_with_others", names=also) if also else ""
         facts["how"] = sentence("read_before_all" if reads[0].begun else "read_before_any")
-        facts |= _place(reads[0]) | dict(when=when(reads[0].step))
-        return told(kind, "depends_on_what_is_read", **facts)
+        facts |= _place(reads[0], launch) | dict(when=when(reads[0].step))
+        empty = reads[0].operand in launch.around.empty
+        return told(
+            kind, "depends_on_an_empty_array" if empty else "depends_on_what_is_read", **facts
+        )
     if choice == "unwritten" and block.array is not None and block.array.ndim:
-        pairs = [map(comparable, x.array) for x in (block, second) if x.array is not None]
-        rows = [n for n, (a, b) in enumerate(zip(*pairs, strict=True)) if a != b]
-        shown = ", ".join(map(str, rows[:8])) + ", …" * (len(rows) > 8)
-        facts |= dict(rows=shown, count=len(rows), total=len(block.array), step=None)
-        return told(kind, "part_of_an_output", **facts)
+        entries, axis = _garbage(block.array, second.array)
+        shown = ", ".join(map(str, entries[:8])) + ", …" * (len(entries) > 8)
+        facts |= dict(rows=shown, count=len(entries), total=block.array.shape[axis], axis=axis)
+        piped = any(
+            made_by_a_pipeline(event.equation.source_info)
+            for event in launch.log.events
+            if event.name == "dma_start" and event.parts(())[1][0].name == block.operand
+        )
+        words = "part_of_an_output_of_a_pipeline" if piped else "part_of_an_output"
+        return told(kind, words, **facts | dict(step=None))
     words = {"backwards": "depends_backwards", "late": "depends_late"}
     return told(kind, words.get(choice, "depends_unwritten"), **facts)
 
 
-def _place(read: Observation) -> dict[str, Any]:
-    return dict(operand=read.operand, step=read.step, line=read.what)
+def _garbage(*arrays: Any) -> tuple[list[int], int]:
+    """The entries that differ between two arrays, and their axis: that with the fewest of them."""
+    axes = range(arrays[0].ndim)
+    columns = ([map(comparable, np.moveaxis(x, axis, 0)) for x in arrays] for axis in axes)
+    entries = [
+        [n for n, (a, b) in enumerate(zip(*pair, strict=True)) if a != b] for pair in columns
+    ]
+    axis = min(axes, key=lambda axis: len(entries[axis]) / arrays[0].shape[axis])
+    return entries[axis], axis
+
+
+def _place(read: Observation, launch: Launch) -> dict[str, Any]:
+    return dict(operand=read.operand, step=read.step, line=read.what or launch.line)
 
 
 def _any_result(run: ProgramRun) -> tuple[RunLog, Observation, Observation]:
     """The last block or output of a run whose results differ outside its launches."""
     trail = run.trails[-1]
-    return trail, trail.carried[-1], trail.carried[-1]
+    # a grid without steps has written no block
+    last = (trail.carried or [Observation(trail.launch.outputs[-1].name, (), 0)])[-1]
+    return trail, last, last

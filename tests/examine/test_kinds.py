@@ -386,7 +386,8 @@ def test_what_a_kernel_does_through_a_view_is_simulated(make, unset, first: bool
 def test_no_words_for_no_axes_are_right() -> None:
     params = pltpu.CompilerParams(dimension_semantics=())
     found = examine(pl.pallas_call(negate, out_shape=TILE, compiler_params=params), TILE)
-    assert (found.code, found.launches[0].line) == (0, None)  # no line of ours
+    assert found.code == 0
+    assert found.launches[0].line.endswith("def negate(x_ref, o_ref):")  # no line launches it
 
 
 def sums_in_a_pipeline(x_ref, o_ref):
