@@ -216,19 +216,17 @@ class Device(Machine):
         peer = self.enters(equation, there, "copies")
         new = self.part_on(peer, equation, target, "copy_of_a_ref_outside")
         copy = Copy(self.view(old, *source), self.view(new, *target), me, there, line)
-        if old.size:
-            self.meets_copies(equation, "reads", copy.source)
-            if there == me:
-                self.meets_copies(equation, "writes", copy.target, copy.source)
-            else:
-                self.lands(equation, there, copy)
+        self.meets_copies(equation, "reads", copy.source)
+        if there == me:
+            self.meets_copies(equation, "writes", copy.target, copy.source)
+        else:
+            self.lands(equation, there, copy)
         in_hbm = _in_hbm(equation)
         time = mesh.time.sends(me, there, old.nbytes, line, copy.target, in_hbm)
         clock, sends, lands = mesh.clocks.carried(me), End(copy, False), End(copy, True)
-        if old.size:
-            mesh.ends[me].append(sends)
-            mesh.ends[there].append(lands)
-            self.fetched += [lands] * (there == me)
+        mesh.ends[me].append(sends)
+        mesh.ends[there].append(lands)
+        self.fetched += [lands] * (there == me)
         remote = is_remote(equation)
         array = self.part_on(peer, equation, landing, "no_such_semaphore")
         count, ends = signals_of(equation, old.nbytes), [lands] if remote else [sends, lands]

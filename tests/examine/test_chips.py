@@ -58,6 +58,45 @@ def test_sparse_cores_are_there_if_the_chip_has_them() -> None:
     assert grids == {"v4": (8,), "v5e": (8,), "v5p": (4,), "v6e": (4,), "7x": (4,)}
 
 
+def on_tpus_alone(x):
+    return by_vmem(x) if jax.default_backend() == "tpu" else x
+
+
+@jax.custom_vjp
+def tuned(x):
+    """Rows by the chip, in a kernel that asks for the chip as well."""
+    rows = {"TPU v5 lite": 8, "TPU v6 lite": 16}[jax.devices()[0].device_kind]
+
+    def kernel(x_ref, o_ref):
+        lanes = pltpu.get_tpu_info().num_lanes
+        o_ref[:, :lanes] = x_ref[:, :lanes]
+
+    spec = pl.BlockSpec((rows, 128), lambda i: (i, 0))
+    return call(kernel, x, (x.shape[0] // rows,), [spec], spec)(x)
+
+
+tuned.defvjp(lambda x: (tuned(x), None), lambda _, g: (tuned(g),))
+
+
+def differentiated(x):
+    return jax.grad(lambda x: tuned(x).sum())(x)
+
+
+@pytest.mark.parametrize(
+    ("fn", "steps"), [(on_tpus_alone, (8, 8)), (tuned, (8, 4)), (differentiated, (8, 4))]
+)
+def test_a_launch_that_depends_on_the_kind_of_device_is_read(fn, steps) -> None:
+    for chip, count in zip(("v5e", "v6e"), steps, strict=True):
+        found = examine(fn, ROWS, chips=(chip,))
+        assert {launch.steps for launch in found.launches} == {count}
+        assert [one for one in found.findings if one.severity == "error"] == []
+    assert jax.default_backend() == "cpu"
+
+
+def test_a_function_that_launches_nothing_on_a_tpu_either_says_so() -> None:
+    assert "contains no `pallas_call`" in examine(lambda x: x + 1, ROWS).unread
+
+
 def test_an_examination_leaves_other_traces_as_they_were() -> None:
     before = examine(by_vmem, ROWS).launches[0].vmem_limit_bytes
     examine(by_vmem, ROWS, chips=("7x",))

@@ -8,14 +8,36 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from launched import call, copy_kernel
+from launches import mesh
 
 from puzzles import examine
 from puzzles._compile import Compiler
 from puzzles._compile.compiler import NoAnswer
 from puzzles._examine.subprocesses import Reply
 
-TILE = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+S = jax.ShapeDtypeStruct
+TILE = S((8, 128), jnp.float32)
 pytestmark = pytest.mark.usefixtures("compiler")
+
+
+def rings():
+    """Each of four devices sends its rows to the next one."""
+
+    def kernel(x_hbm, o_hbm, send, recv):
+        me = jax.lax.axis_index("x")
+        barrier = pltpu.get_barrier_semaphore()
+        pl.semaphore_signal(barrier, 1, device_id=(me + 3) % 4)
+        pl.semaphore_wait(barrier, 1)
+        copy = pltpu.make_async_remote_copy(x_hbm, o_hbm, send, recv, device_id=(me + 1) % 4)
+        copy.start()
+        copy.wait()
+
+    hbm, axis = pl.BlockSpec(memory_space=pl.ANY), jax.sharding.PartitionSpec("x")
+    params = pltpu.CompilerParams(collective_id=0)
+    scratch = [pltpu.SemaphoreType.DMA] * 2
+    like = dict(specs=[hbm], out_specs=hbm, scratch=scratch, compiler_params=params)
+    fn = call(kernel, TILE, interpret=False, **like)
+    return jax.shard_map(fn, mesh=mesh(), in_specs=axis, out_specs=axis, check_vma=False)
 
 
 def gaps(found) -> list[str]:
@@ -29,6 +51,22 @@ def test_a_slow_compiler_refuses_nothing() -> None:
     found = examine(call(copy_kernel, TILE), TILE, compile_timeout=1e-4)
     says = "compile: `copy_kernel` for v5e: the TPU compiler gave no answer within 0.0001 s"
     assert gaps(found) == [says]
+
+
+@pytest.mark.parametrize("ring", [False, True])
+def test_a_slow_compiler_leaves_the_other_chips_and_programs(monkeypatch, ring: bool) -> None:
+    """Here v5e is slow; with a ring, the whole program of four devices is compiled at once."""
+    asks = Compiler._ask
+    slow = lambda self, **given: (  # noqa: E731
+        NoAnswer("too slow") if "v5e" in given["topology"] else asks(self, **given)
+    )
+    monkeypatch.setattr(Compiler, "_ask", slow)
+    fn, x = (rings(), S((32, 128), jnp.float32)) if ring else (call(copy_kernel, TILE), TILE)
+    found = examine(fn, x, chips=("v5e", "v6e"))
+    name = "kernel" if ring else "copy_kernel"
+    assert (found.findings, found.code) == ((), 0)
+    assert f"compile: `{name}` for v5e: too slow" in found.not_looked
+    assert "compile: libtpu, for v6e" in found.looked
 
 
 def test_a_compiler_that_dies_refuses_nothing(monkeypatch) -> None:

@@ -107,6 +107,59 @@ def test_an_array_that_both_cores_write_is_a_race() -> None:
     assert "on core 0 and on core 1" in found.findings[0].says
 
 
+def by_core(starts: int, rows: int, only: int | None = None):
+    """Each of two cores doubles eight rows from `starts` times its number; or one core alone."""
+
+    def double_rows(x_hbm, o_hbm, buffer):
+        core = jax.lax.axis_index("core")
+
+        @pl.when(core == (core if only is None else only))
+        def _():
+            own = pl.ds(starts * core, 8)
+            pltpu.sync_copy(x_hbm.at[own], buffer)
+            buffer[...] = 2 * buffer[...]
+            pltpu.sync_copy(buffer, o_hbm.at[own])
+
+    scratch = [pltpu.VMEM((8, 1, 128), f32)]
+    array = S((rows, 1, 128), f32)
+    kernel = pl.kernel(double_rows, array, mesh=cores(2), scratch_types=scratch)
+    return (lambda x: kernel(x)), array
+
+
+def by_pipeline(count: int):
+    """A pipeline whose steps are shared by so many cores."""
+
+    def double_blocks(x_hbm, o_hbm):
+        def body(x_ref, o_ref):
+            o_ref[...] = 2 * x_ref[...]
+
+        (spec,) = launches.rows(1)
+        pltpu.emit_pipeline(
+            body, grid=(4,), in_specs=[spec], out_specs=[spec], core_axis_name="core",
+            dimension_semantics=(pltpu.PARALLEL,),
+        )(x_hbm, o_hbm)  # fmt: skip
+
+    kernel = pl.kernel(double_blocks, X, mesh=cores(count))
+    return (lambda x: kernel(x)), X
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 10, 1), reason="there `pl.kernel` makes no launch")
+@pytest.mark.parametrize(
+    ("make", "kinds"),
+    [
+        (lambda: by_core(8, 16), []),
+        (lambda: by_core(4, 12), ["race"]),
+        (lambda: by_core(8, 16, only=0), ["uninitialised", "idle"]),
+        (lambda: by_pipeline(1), []),
+        (lambda: by_pipeline(2), []),
+    ],
+)
+def test_cores_that_share_the_rows_are_followed(make, kinds) -> None:
+    found = examine(*make(), chips=("v5p",))
+    assert [one.kind for one in found.findings] == kinds
+    assert (found.unread, found.unseen) == ("", ())
+
+
 def test_an_unknown_chip_is_refused_and_so_is_none() -> None:
     for chips in (("v9",), ()):
         with pytest.raises(ValueError, match="chips are some of v4, v5e, v5p, v6e, 7x"):

@@ -8,6 +8,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from launched import HBM, call, from_hbm
+from launches import mesh
 
 import puzzles
 from puzzles import Examination, examine
@@ -131,6 +132,89 @@ def test_an_output_that_is_written_in_part_is_named_whatever_is_around_it(around
     assert "hold garbage, from memory that nothing wrote: 0, 2, 3, 5, 7." in one.says
     assert "input_output_aliases" in one.remedy
     assert one.line
+
+
+def piped(blocks, steps: int, rows: int = 8):
+    """A pipeline of so many steps whose body writes so many rows of each output block."""
+
+    def scaled(x_hbm, o_hbm):
+        def body(x_ref, o_ref):
+            o_ref[0:rows] = 2 * x_ref[0:rows]
+
+        specs = [pl.BlockSpec((8, 128), index) for index in (lambda i: (i, 0), blocks)]
+        pltpu.emit_pipeline(body, grid=(steps,), in_specs=specs[:1], out_specs=specs[1:])(
+            x_hbm, o_hbm
+        )
+
+    x = S((32, 128), f32)
+    return call(scaled, x, specs=[HBM], out_specs=HBM), x
+
+
+@pytest.mark.parametrize(
+    ("made", "count", "shown"),
+    [
+        (piped(lambda i: (2 * i, 0), 2), 16, "8, 9, 10"),
+        (piped(lambda i: (i // 2, 0), 4), 16, "16, 17, 18"),
+        (piped(lambda i: (i, 0), 3), 8, "24, 25, 26"),
+        (piped(lambda i: (i, 0), 4, rows=4), 16, "4, 5, 6, 7, 12"),
+    ],
+)
+def test_rows_that_a_pipeline_leaves_unwritten_have_its_index_map(made, count, shown) -> None:
+    one = only(examine(*made))
+    assert (one.kind, one.launch, one.operand) == ("uninitialised", "scaled", "o_hbm")
+    assert f"{count} of 32 entries along axis 0 of `o_hbm` hold garbage" in one.says
+    assert f": {shown}" in one.says
+    assert "the index map of this output" in one.remedy
+    assert one.line
+
+
+def test_lanes_that_nothing_wrote_are_counted_along_their_axis() -> None:
+    def kernel(x_ref, o_hbm):
+        pltpu.sync_copy(x_ref.at[:, pl.ds(0, 128)], o_hbm.at[:, pl.ds(128, 128)])
+
+    wide = S((8, 256), f32)
+    one = only(examine(call(kernel, wide, out_specs=HBM), wide))
+    assert "128 of 256 entries along axis 1 of `o_hbm`" in one.says
+    assert ": 0, 1, 2" in one.says
+
+
+def test_a_copy_out_of_unwritten_memory_has_a_line_though_jax_gives_it_none() -> None:
+    def kernel(x_ref, o_hbm, spare):
+        pltpu.sync_copy(spare, o_hbm)
+
+    one = only(
+        examine(call(kernel, PAGE, out_specs=HBM, scratch=[pltpu.VMEM((8, 128), f32)]), PAGE)
+    )
+    assert (one.kind, one.operand) == ("uninitialised", "spare")
+    assert one.line
+
+
+def test_a_kernel_between_devices_that_mosaic_refuses_is_one_finding() -> None:
+    def unguarded(x_hbm, o_hbm, send, recv):
+        there = (jax.lax.axis_index("x") + 1) % 4
+        copy = pltpu.make_async_remote_copy(x_hbm, o_hbm, send, recv, device_id=there)
+        copy.start()
+        copy.wait()
+
+    def local(x):
+        params = pltpu.CompilerParams(collective_id=0)  # and no barrier semaphore
+        like = dict(specs=[HBM], out_specs=HBM, scratch=[DMA] * 2, compiler_params=params)
+        return call(unguarded, x, interpret=False, **like)(x)
+
+    axis = jax.sharding.PartitionSpec("x")
+    fn = jax.shard_map(local, mesh=mesh(), in_specs=axis, out_specs=axis, check_vma=False)
+    found = examine(fn, S((32, 128), f32))
+    refusals = [one for one in found.findings if one.kind == "lowering"]
+    assert [(one.launch, bool(one.line)) for one in refusals] == [("unguarded", True)]
+
+
+def test_a_copy_between_devices_of_xla_is_no_arithmetic() -> None:
+    def fn(x):
+        return doubled(jax.device_put(x))
+
+    assert examine(fn, NEW).findings == ()
+    (note,) = examine(lambda x: doubled(jax.device_put(x) + 1), NEW).findings
+    assert (note.kind, "`add`" in note.says, "device_put" in note.says) == ("outside", True, False)
 
 
 def test_garbage_that_nobody_uses_is_no_fault() -> None:

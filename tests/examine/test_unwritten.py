@@ -54,6 +54,38 @@ def test_an_empty_array_counts_as_unwritten_if_a_kernel_reads_it(kernel, step, a
     assert places == ([("uninitialised", "carry_ref", step)] if step else [])
 
 
+CHANGED = {
+    "reshaped": lambda empty: empty((4, 8, 128), f32).reshape(32, 128),
+    "of another dtype": lambda empty: empty((32, 128), jnp.bfloat16).astype(f32),
+    "a part": lambda empty: empty((64, 128), f32)[16:48],
+    "of a program": lambda empty: jax.jit(lambda: empty((32, 128), f32))(),
+    "filled": lambda empty: empty((32, 128), f32).at[:].set(1.0),
+    "filled by a launch": lambda empty: call(fills, X, (4,), [HBM], ROW)(empty((32, 128), f32)),
+}
+
+
+def fills(old_hbm, o_ref):
+    o_ref[...] = jnp.ones_like(o_ref)
+
+
+@made_empty
+@pytest.mark.parametrize("changed", CHANGED)
+def test_an_array_that_is_made_of_an_empty_array_is_unwritten_unless_it_is_filled(changed) -> None:
+    def fn(x):
+        carry = CHANGED[changed](jax.lax.empty)
+        return call(adds, X, (4,), [ROW, ROW], ROW, input_output_aliases={1: 0})(x, carry)
+
+    found = examine(fn, X)
+    errors = [one for one in found.findings if one.severity == "error"]
+    assert len(errors) == (not changed.startswith("filled"))
+    for error in errors:
+        assert (error.kind, error.operand) == ("uninitialised", "carry_ref")
+        assert "`carry_ref` is an array of `jax.lax.empty`" in error.says
+        assert "jnp.zeros" in error.remedy
+    if changed in ("reshaped", "of a program"):
+        assert "XLA fills" not in str(found)
+
+
 @made_empty
 def test_an_empty_array_of_which_a_kernel_writes_a_part_is_no_fault() -> None:
     def kernel(slots, new, cache_in, cache_out, sem):

@@ -111,6 +111,86 @@ def test_what_is_wrong_between_devices_is_told_with_its_line(what: str) -> None:
     assert (one.kind, WRONG[what][1] in one.says) == (WRONG[what][0], True)
 
 
+def to_all(heard: tuple[int, ...]):
+    """Each device sends its rows to all others, and hears before from those so far to its left."""
+
+    def kernel(x_hbm, o_hbm, send, recv, local):
+        me = lax.axis_index("x")
+        mine = o_hbm.at[pl.ds(pl.multiple_of(8 * me, 8), 8)]
+        barrier = pltpu.get_barrier_semaphore()
+        for away in heard:
+            pl.semaphore_signal(barrier, 1, device_id=lax.rem(me + away, N))
+        pl.semaphore_wait(barrier, len(heard))
+        copies = [
+            pltpu.make_async_remote_copy(
+                x_hbm, mine, send, recv.at[away], device_id=lax.rem(me + away, N)
+            )
+            for away in range(1, N)
+        ]
+        for copy in copies:
+            copy.start()
+        own = pltpu.make_async_copy(x_hbm, mine, local)
+        own.start()
+        own.wait()
+        for copy in copies:
+            copy.wait()
+
+    def launch(x):
+        hbm = pl.BlockSpec(memory_space=pl.ANY)
+        dma = pltpu.SemaphoreType.DMA
+        return pl.pallas_call(
+            kernel, in_specs=[hbm], out_specs=hbm, out_shape=FORM,
+            scratch_shapes=[dma, dma((N,)), dma],
+            compiler_params=pltpu.CompilerParams(collective_id=0, has_side_effects=True),
+        )(x)  # fmt: skip
+
+    axis = jax.sharding.PartitionSpec("x")
+    return jax.shard_map(
+        launch, mesh=launches.mesh(N), in_specs=axis, out_specs=axis, check_vma=False
+    )
+
+
+def along_another_axis():
+    """Devices of a square signal along its rows, and copy along its columns."""
+
+    def kernel(x_hbm, o_hbm, send, recv):
+        row, column = lax.axis_index("x"), lax.axis_index("y")
+        barrier = pltpu.get_barrier_semaphore()
+        pl.semaphore_signal(barrier, 1, device_id={"x": row, "y": 1 - column})
+        pl.semaphore_wait(barrier, 1)
+        there = {"x": 1 - row, "y": column}
+        copy = pltpu.make_async_remote_copy(x_hbm, o_hbm, send, recv, device_id=there)
+        copy.start()
+        copy.wait()
+
+    def launch(x):
+        hbm = pl.BlockSpec(memory_space=pl.ANY)
+        return pl.pallas_call(
+            kernel, in_specs=[hbm], out_specs=hbm, out_shape=x,
+            scratch_shapes=[pltpu.SemaphoreType.DMA] * 2,
+            compiler_params=pltpu.CompilerParams(collective_id=0, has_side_effects=True),
+        )(x)  # fmt: skip
+
+    axes = jax.sharding.PartitionSpec(("x", "y"))
+    return jax.shard_map(
+        launch, mesh=launches.mesh(2, 2), in_specs=axes, out_specs=axes, check_vma=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("fn", "right"),
+    [(to_all((1, 2, 3)), True), (to_all((1,)), False), (to_all((1, 3)), False),
+     (along_another_axis(), False)],
+)  # fmt: skip
+def test_a_copy_needs_a_signal_of_the_device_that_it_goes_to(fn, right: bool) -> None:
+    found = examine(fn, FORM)
+    assert [one.kind for one in found.findings] == ["hazard"] * (not right)
+    for one in found.findings:
+        assert "may not be in the kernel yet" in one.says
+        assert "it has heard only from device" in one.says
+        assert "On the barrier semaphore, signal each device that writes to you" in one.remedy
+
+
 @sample.in_turn
 def test_the_shell_gives_a_kernel_that_speaks_its_devices(tmp_path: Path) -> None:
     text = Path(__file__).read_text(encoding="utf-8")
