@@ -189,7 +189,10 @@ def test_a_copy_out_of_unwritten_memory_has_a_line_though_jax_gives_it_none() ->
     assert one.line
 
 
-def test_a_kernel_between_devices_that_mosaic_refuses_is_one_finding() -> None:
+@pytest.mark.usefixtures("compiler")
+def test_a_kernel_between_devices_that_mosaic_refuses_is_one_finding(monkeypatch) -> None:
+    monkeypatch.setattr("puzzles._compile.compiler.has_libtpu", lambda: True)
+
     def unguarded(x_hbm, o_hbm, send, recv):
         there = (jax.lax.axis_index("x") + 1) % 4
         copy = pltpu.make_async_remote_copy(x_hbm, o_hbm, send, recv, device_id=there)
