@@ -259,21 +259,18 @@ def depends(choice: str, first: ProgramRun, other: ProgramRun) -> Finding:
         facts["others"] = sentence("so_it_is_with_others", names=also) if also else ""
         facts["how"] = sentence("read_before_all" if reads[0].begun else "read_before_any")
         facts |= _place(reads[0], launch) | dict(when=when(reads[0].step))
-        empty = reads[0].operand in launch.around.empty
-        return told(
-            kind, "depends_on_an_empty_array" if empty else "depends_on_what_is_read", **facts
-        )
+        is_empty = reads[0].operand in launch.around.empty
+        cause = "depends_on_an_empty_array" if is_empty else "depends_on_what_is_read"
+        return told(kind, cause, **facts)
     if choice == "unwritten" and block.array is not None and block.array.ndim:
         entries, axis = _garbage(block.array, second.array)
         shown = ", ".join(map(str, entries[:8])) + ", …" * (len(entries) > 8)
         facts |= dict(rows=shown, count=len(entries), total=block.array.shape[axis], axis=axis)
-        piped = any(
-            made_by_a_pipeline(event.equation.source_info)
-            for event in launch.log.events
-            if event.name == "dma_start" and event.parts(())[1][0].name == block.operand
-        )
-        words = "part_of_an_output_of_a_pipeline" if piped else "part_of_an_output"
-        return told(kind, words, **facts | dict(step=None))
+        copies = (event for event in launch.log.events if event.name == "dma_start")
+        to = (e for e in copies if getattr(e.parts()[1][0], "name", "") == block.operand)
+        piped = any(made_by_a_pipeline(event.equation.source_info) for event in to)
+        part = "part_of_an_output_of_a_pipeline" if piped else "part_of_an_output"
+        return told(kind, part, **facts | dict(step=None))
     words = {"backwards": "depends_backwards", "late": "depends_late"}
     return told(kind, words.get(choice, "depends_unwritten"), **facts)
 
