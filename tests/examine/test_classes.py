@@ -154,7 +154,7 @@ def by_backend():
 
 
 def chosen_buffer():
-    """Two buffers take turns; a `cond` chooses the one to copy to, and the other one to read."""
+    """Two buffers take turns; a `cond` chooses a buffer to copy to, and a buffer to read."""
 
     def kernel(x_hbm, o_ref, a, b, sem):
         def fetch(buffer):

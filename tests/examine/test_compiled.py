@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("compiler")
 
 
 def rings():
-    """Each of four devices sends its rows to the next one."""
+    """Each of four devices sends its rows to its right neighbour."""
 
     def kernel(x_hbm, o_hbm, send, recv):
         me = jax.lax.axis_index("x")

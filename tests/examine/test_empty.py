@@ -172,7 +172,7 @@ def test_pieces_of_which_some_are_empty_are_counted_by_bytes(lengths, last, kind
 
 
 def shared(count: int, waits: bool):
-    """Each device sends so many rows to the next one; the others stay as they were."""
+    """Each device sends so many rows to its right neighbour; the rest stays as it was."""
 
     def kernel(count, x_hbm, o_hbm, send, recv, local):
         me = jax.lax.axis_index("x")
