@@ -121,12 +121,13 @@ class Machine(NumpyInterpreter):
         """Return unwritten memory: NaN, about the least integer, False, or a semaphore at zero.
 
         as_nan: the values of `Semantics.unwritten` for these contents. For other values, memory
-        holds zero, or one for an unsigned integer.
+        holds zero, or one for an unsigned integer, and for a float if it is "one".
         """
         nan = self.how is None or self.how.unwritten in as_nan
         odd = self.how is not None and self.how.unwritten != "nan"
         if jnp.issubdtype(dtype, jnp.floating):
-            return np.full(shape, np.nan if nan else 0, dtype)
+            one = self.how is not None and self.how.unwritten == "one"
+            return np.full(shape, np.nan if nan else one, dtype)
         if jnp.issubdtype(dtype, jnp.integer):
             least = np.iinfo(dtype).min
             return np.full(shape, least + (odd and least < 0) if nan else least == 0, dtype)

@@ -110,13 +110,14 @@ def timelines_of_run(traced: Traced) -> dict[Launch, Timeline]:
 
 
 def step_by_step(
-    traced: Traced, strict: bool = False, observer: Observer | None = None
+    traced: Traced, strict: bool = False, observer: Observer | None = None, unwritten: str = "nan"
 ) -> list[np.ndarray] | None:
     """Return the flat results of a program whose launches run in NumPy; None if JAX has to.
 
-    strict: run as a TPU may; None also for a hazard. observer: see `NumpyInterpreter`.
+    strict: run as a TPU may; None also for a hazard. unwritten: then, as in `Semantics`. observer:
+    see `NumpyInterpreter`.
     """
-    how = Semantics() if strict else None
+    how = Semantics(unwritten=unwritten) if strict else None
     try:
         if axes_around_kernels(traced.jaxpr.jaxpr):
             return run_devices(traced, Semantics()).results

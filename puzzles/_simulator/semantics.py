@@ -30,11 +30,11 @@ class Semantics:
     """The choices of one run among those that a TPU leaves open.
 
     late: a copy by hand lands at its wait, not at its start. backwards: parallel axes run in
-    reverse. unwritten: the first contents of memory: "nan"; "zero"; "garbage", NaN and integers
-    whose sum is never zero; "padding", garbage beyond the edges of inputs only. only: the number of
-    the launch that `unwritten` is about, the others find zeros; None for all. most: steps after
-    which a launch is cut off; None for no limit. edges: run only the first two steps and the last
-    step of each axis.
+    reverse. unwritten: the first contents of memory: "nan"; "zero"; "one"; "garbage", NaN and
+    integers whose sum is never zero; "padding", garbage beyond the edges of inputs only. only: the
+    number of the launch that `unwritten` is about, the others find zeros; None for all. most: steps
+    after which a launch is cut off; None for no limit. edges: run only the first two steps and the
+    last step of each axis.
     """
 
     late: bool = True

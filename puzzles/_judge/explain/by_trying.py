@@ -34,8 +34,8 @@ def mistake_on_record(run: Run) -> str | None:
 def _mistakes_like(run: Run) -> list[Mistake]:
     """The known mistakes with the same program or the same numbers.
 
-    NaN does not distinguish mistakes, so there may be two of them: those that read or leave garbage
-    in the same ways as the answer.
+    NaN does not distinguish mistakes: it takes those that read or leave garbage in the same ways as
+    the answer, and of several those with its numbers if garbage is one. There may be several.
 
     On the cases before this case and on the next, it must give the same numbers as the answer; an
     equal program does. If a fault of the launch explains the numbers, the mistake must have this
@@ -62,7 +62,18 @@ def _mistakes_like(run: Run) -> list[Mistake]:
     same_numbers = (m for m in compared if run.answer.affords(case) and _same_values(run, m))
     # Programs of all mistakes before the numbers of any: several mistakes may give equal numbers.
     candidates = list(itertools.islice(same_programs, 1))
-    return candidates or list(itertools.islice(same_numbers, 2 if only_nan else 1))
+    found = candidates or list(itertools.islice(same_numbers, None if only_nan else 1))
+    return found if len(found) < 2 else [m for m in found if _same_with_ones(run, m)]
+
+
+def _same_with_ones(run: Run, mistake: Mistake) -> bool:
+    """True if an answer and a mistake also give the same numbers where garbage is one."""
+    try:
+        both = (run.traced, _traced(run.case, mistake))
+        own, theirs = (step_by_step(t, strict=True, unwritten="one") for t in both)
+    except Exception:
+        return False
+    return own is not None and theirs is not None and alike(run.puzzle, own, theirs)
 
 
 def _likest_first(run: Run) -> list[Mistake]:
