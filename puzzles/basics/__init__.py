@@ -67,7 +67,7 @@ Training differentiates every kernel that a model calls.""",
 OUTRO = """## Where to go next
 
 You began with one Ref. By now you can look at a kernel and say which block is in VMEM at each step,
-when it moves, how much that costs, and how JAX gets the gradient. Three ladders build on that.
+when it moves, how much that costs, and how JAX gets the gradient. Three notebooks build on that.
 Start with any of them:
 
 * `splash_attention.ipynb`, if attention is your work: a softmax that never stores its scores, and

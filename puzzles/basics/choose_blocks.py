@@ -18,7 +18,7 @@ from puzzles import find, trace
 #
 # A v5e computes up to 197 TFLOP/s and reads up to 820 GB/s: 240 FLOPs per byte. Below that
 # **ridge** the matrix unit waits for memory (*memory-bound*); above it, memory waits
-# (*compute-bound*). Each grid step takes at least 0.4 µs, as libtpu, the TPU's compiler, estimates.
+# (*compute-bound*). Each grid step takes at least 0.4 µs, as the compiler in libtpu estimates.
 #
 # ![A roofline for a v5e: 128 and 256 blocks lie on the slope, memory-bound; 512 blocks just reach the ridge of 240 FLOPs a byte, 1024 blocks lie beyond it.](diagrams/basics/choose_blocks.svg)
 #
@@ -26,7 +26,7 @@ from puzzles import find, trace
 # f32 accumulator once.
 #
 # Choose `(bm, bk, bn)` for a bf16 matmul. Its buffers must fit into `vmem_bytes`. On a v5e,
-# neither its bytes nor its steps may take longer than its FLOPs. Blocks divide their axes and are
+# neither the matmul's bytes nor its steps may take longer than its FLOPs. Blocks divide their axes and are
 # multiples of 128.
 
 # %%
@@ -67,7 +67,8 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 
 
 # %% [markdown]
-# Which sliders move the point to the right, and which only up?
+# The next cell draws a roofline with sliders. Which of them move the point to the right, and which
+# only up?
 
 # %% active="ipynb"
 # from puzzles import roofline, sweep

@@ -19,7 +19,7 @@ from puzzles import INTERPRET
 # So store and move bf16, but accumulate f32. `preferred_element_type=jnp.float32` asks a dot for an
 # f32 result, and the accumulator is f32. Rounding happens **once**, at the end.
 #
-# Write two lines of `tiled_matmul`'s kernel.
+# The kernel is `tiled_matmul`'s, but for two lines. Write them.
 
 
 # %%

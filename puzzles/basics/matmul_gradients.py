@@ -13,8 +13,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## matmul_gradients: two launches, and no transposed copy in HBM
 #
-# JAX does not differentiate a `pallas_call` like yours: you also write the backward pass. It takes
-# two products with `g`, the gradient with respect to the result:
+# JAX does not differentiate your `pallas_call`: you also write the backward pass. It takes two
+# products with `g`, the gradient with respect to the result:
 #
 # ```text
 # forward    o  (M × N)  =  a · b       sums over K
@@ -27,7 +27,7 @@ from puzzles import INTERPRET
 # the dot contracts it in both blocks.
 #
 # The kernel's `contract` has one axis for each input block: the axis to sum over. For each call,
-# write `contract`, the grid and the input specs. You can check after the first call.
+# write `contract`, the grid and the input specs. You can check `da` before you write `db`.
 
 
 # %%

@@ -9,7 +9,7 @@ from puzzles import find
 # %% [markdown]
 # ## trainable_matmul: tell JAX the gradient
 #
-# `jax.grad` does not get through a `pallas_call` like yours. With `jax.custom_vjp` you give it two
+# `jax.grad` does not get through your `pallas_call`. With `jax.custom_vjp` you give it two
 # functions:
 #
 # * **forward** gets the arguments. It returns the result, and a tuple of the values that the

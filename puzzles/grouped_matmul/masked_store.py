@@ -76,9 +76,9 @@ def masked_store(
 # %% [markdown]
 # <details><summary>More: the limits of a green tick</summary>
 #
-# The check runs your kernel, simulates a TPU, and lowers the kernel for a TPU with Mosaic. libtpu, the compiler behind
-# Mosaic, has the last word: only it knows how much VMEM a body needs besides its blocks. If
-# it is installed, as on a TPU, start Jupyter with `PUZZLES_TPU=1`, and the check also compiles with libtpu, for
+# The check runs your kernel, simulates a TPU, and lowers the kernel for a TPU with Mosaic. The compiler behind
+# Mosaic, in libtpu, has the last word: only it knows how much VMEM a body needs besides its blocks. If
+# libtpu is installed, as on a TPU, start Jupyter with `PUZZLES_TPU=1`, and the check also compiles with libtpu, for
 # every chip that it knows.
 #
 # </details>

@@ -24,8 +24,8 @@ from puzzles import INTERPRET
 # **No round trip.** The new rows are already in VMEM. Store them in the slot, among the page's old
 # rows: the sum reads them there, and the copies out start there.
 #
-# **Who waits?** Not the round that sends: little would hide the wait. The round whose
-# copy **into** the slot overwrites these rows waits first. What still leaves after the last round?
+# **Who waits?** Not the round that sends: little would hide the wait. Instead, the
+# round that next copies **into** that slot waits first. What still leaves after the last round?
 
 
 # %%

@@ -86,10 +86,10 @@ def double_buffered_sum(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
 # %% [markdown]
 # At each wait of the reference two copies are in flight, this round's and the next round's; at the
 # last wait there is only one. If you wait first and start the next copy afterwards, only one copy
-# is ever in flight at a wait: the copies take turns. Then, if copies take longer than sums, you pay
+# is ever in flight at a wait: the copies take turns. So, if copies take longer than sums, you pay
 # the full latency of every copy. With two in flight, latencies overlap.
 #
-# How much does it save? For x of 8,192 × 1,024 numbers on TPU v5e, libtpu, Google's compiler,
+# How much does it save? For x of 8,192 × 1,024 numbers on TPU v5e, the compiler in libtpu
 # estimates 222,024 cycles for `stream_sum` and 12,847 for the reference here. (If libtpu is
 # installed, `puzzles.estimated_cycles(fn, x)` runs it.) The first number includes each copy's
 # latency and bytes. The second is too low: a copy that was started a round earlier counts as done,

@@ -203,8 +203,8 @@ def gapless_attention(
 
 # %% [markdown]
 # In the reference only one round waits with no work to hide the wait: the first of the launch. Is
-# that true of yours? Data decide these copies, so the picture shows one run, with the data of the
-# first case.
+# that true of yours? These copies depend on the data, so the picture shows one run: the first
+# case.
 
 # %% active="ipynb"
 # show(gapless_attention)
@@ -212,9 +212,9 @@ def gapless_attention(
 # %% [markdown]
 # JAX's `paged_attention` (2024), in `jax.experimental.pallas.ops.tpu`, also starts the next copies
 # early, across sequences and key heads, and keeps its slot in SMEM. This project's tests compare
-# the two, on scaled queries, without empty sequences, one page per block. The numbers
-# agree only within 0.01, because JAX's kernel rounds f32 pages to bf16. The reference fetches at
-# most as many pages as JAX's kernel. Both keep all of the table in SMEM: for 64 sequences of up to
+# the two: queries scaled beforehand, no empty sequences, one page per block. The numbers agree only
+# within 0.01, because JAX's kernel rounds f32 pages to bf16. The reference never fetches more pages
+# than JAX's kernel. Both keep all of the table in SMEM: for 64 sequences of up to
 # 131,072 keys, in pages of 16, that is 2 MiB, and a v5e has 1 MiB of SMEM.
 #
 # | Cycles by libtpu's estimate for v5e, 4 pages a round | reference | JAX's |

@@ -22,8 +22,8 @@ from puzzles import INTERPRET
 # core 1   rows                 [ M/2 rows ]                            [ M/2 rows ]
 # ```
 #
-# If both cores write the same rows, the later copy wins, and either core may be the later one. That
-# is a race even if both write the same numbers today.
+# If both cores write the same rows, you may get either core's numbers, or some of both. That is a
+# race even if both write the same numbers today.
 #
 # Subtract from each row its mean. Each core takes half of the rows.
 

@@ -88,7 +88,7 @@ def launch_pipeline(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Arr
 
 # %% [markdown]
 # On v5e, copying a bf16 strip takes as long as multiplying 240 rows with it, however large the
-# strip is. A step multiplies only 64 rows, so its product hides about a quarter of the copy.
+# strip is. A step multiplies only 64 rows: one step hides only about a quarter of the copy.
 #
 # `emit_pipeline` can also start early: give a spec `pipeline_mode=pl.Buffered(2,
 # use_lookahead=True)`. A third slot, `pl.Buffered(3)`, costs the VMEM of another block, and starts

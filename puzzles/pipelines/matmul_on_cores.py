@@ -20,7 +20,7 @@ from puzzles import INTERPRET
 # pltpu.ARBITRARY     its steps build on one another: one core takes them all, in order
 # ```
 #
-# The pipeline divides the parallel axis and keeps the maps as they are. It does not make the
+# The pipeline divides the parallel axis; your index maps stay as they are. It does not make the
 # cores wait for each other: the launch ends when both have ended.
 #
 # Each core has an `acc` of its own. So the axis that is summed cannot be divided: each core would

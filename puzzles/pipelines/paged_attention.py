@@ -27,8 +27,8 @@ from puzzles import INTERPRET
 # key of the page counts, they may get weight 1.
 #
 # You write two parts. **The kernel** computes only if a page holds keys that count. It replaces the
-# values of all other keys by zeros, because they may be NaN. Past a sequence's end, **the index
-# map** names its last page again, so nothing is fetched. The table is flat, because SMEM pads rows
+# values of all other keys by zeros, because they may be NaN. Past a sequence's last page, **the
+# index map** names that page again: nothing new is fetched. The table is flat, because SMEM pads rows
 # to 128 numbers: entry `i` of sequence `b` is number `b * pages + i`.
 
 

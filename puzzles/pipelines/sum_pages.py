@@ -24,8 +24,9 @@ from puzzles import INTERPRET
 #
 # Four copies, four semaphores? One is enough. It counts **bytes**, and each copy adds its own.
 # `.wait()` waits for as many bytes as *its own* description has, whichever copies brought them, and
-# subtracts them from the count. So one wait for a whole slot is a wait for all four. You never
-# start the copy that this wait describes, so even the slot itself may be its source.
+# subtracts them from the count. So one wait for a whole slot is a wait for all four. The
+# copy that this wait describes is never started, so its source may be anything of that size, even
+# the slot.
 #
 # The two slots still need a semaphore each: otherwise the next round's bytes could end this round's
 # wait.
