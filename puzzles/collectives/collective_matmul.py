@@ -175,8 +175,8 @@ def collective_matmul(
 # * JAX's [tutorial on distributed kernels](https://docs.jax.dev/en/latest/pallas/tpu/distributed.html)
 #   nests `emit_pipeline` in a reduce-scatter.
 # * tokamax's ring attention (2026) sends shards by `lax.ppermute`, outside its launches of splash.
-# * tpu-inference's fused mixture of experts (v2, 2026) sends result rows home from inside the grouped
-#   matmul.
+# * tpu-inference's experimental fused mixture of experts (2026) sends result rows home from inside
+#   the grouped matmul.
 # * Between slices, data go over the data centre's network: use XLA's collectives there.
 
 # %% tags=["author"]

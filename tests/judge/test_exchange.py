@@ -14,10 +14,11 @@ import puzzles
 from puzzles import _regions
 from puzzles._judge import judge
 from puzzles._judge.explain.by_exchange import _grows
+from puzzles._judge.explain.written import Written
 from puzzles._puzzle import Mistake, Puzzle, load
 
 GOLDEN = Path(__file__).parents[1] / "verdicts" / "collectives"
-FOUND = re.compile(r"(?:changing|deleting|adding|moving) (?:it|that line|these)")
+FOUND = re.compile(r"(?:changing|deleting|adding|moving) (?:it|that line|that part|these)")
 
 
 def with_a_line() -> list[tuple[Puzzle, Mistake]]:
@@ -69,6 +70,25 @@ PRODUCT = "chunk = product(lax.rem(me - i - 2 + 2 * n, n))"
 ADDED = "slots_ref[there] += chunk"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "right", "part"),
+    [
+        ("s = i * (m - i)", "s = i * (m + i)", "m - i"),
+        ("send(a, b, to=(left,))", "send(a, b, to=(right,))", "to=(left,)"),
+        ("send(a[k, 0], b)", "send(a[k, n], b)", "a[k, 0]"),
+        ("when(i <= n)(f)", "when(i < n)(f)", "i <= n"),
+        ("c.wait_send()", "c.wait()", "c.wait_send"),
+        ("c = f(x)", "c = g(y, x)", ""),  # the whole value: the line says as much
+        ("c = f(x - 1, y - 1)", "c = f(x, y)", ""),  # two parts
+    ],
+)
+def test_the_part_of_a_line_that_is_wrong_is_named(wrong: str, right: str, part: str) -> None:
+    before, after = (f"def f(m, i):\n    x = 0\n    {line}" for line in (wrong, right))
+    tree = ast.parse(before).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    assert Written(before, tree).changed_part(after) == part
+
+
 @pytest.mark.parametrize("name", ["mine", "new", "rows_of_step", "p"])
 @pytest.mark.parametrize("block", ["right", "i", "(me + i) % n"])
 def test_a_variable_is_known_by_its_use(name: str, block: str) -> None:
@@ -76,7 +96,7 @@ def test_a_variable_is_known_by_its_use(name: str, block: str) -> None:
     verdict = judged(
         "matmul_reduce_scatter", (PRODUCT, line), (ADDED, ADDED.replace("chunk", name))
     )
-    assert f"look at `{line}`: changing that line alone" in str(verdict.first)
+    assert re.search(f"look at (`.*` in )?`{re.escape(line)}`: changing", str(verdict.first))
 
 
 def test_an_expression_is_exchanged_in_a_statement_that_no_right_answer_has() -> None:
@@ -87,7 +107,7 @@ def test_an_expression_is_exchanged_in_a_statement_that_no_right_answer_has() ->
         ("jnp.max(s, axis=1", "jnp.max(scores, axis=1"),
         ("jnp.exp(s - m)", "jnp.exp(scores - m)"),
     )
-    assert f"look at `{line}`: changing that line alone" in str(verdict.first)
+    assert f"look at `row <= column` in `{line}`: changing that part" in str(verdict.first)
 
 
 def test_a_statement_at_the_wrong_place_is_to_be_moved() -> None:

@@ -92,6 +92,8 @@ def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
                     effect = sentence(corrects)
                     facts = {"line": exchange.line, "other": exchange.other, "more": more}
                     words = "line_exchanged_several" if exchange.more else exchange.words
+                    if part := own.changed_part(exchange.text):
+                        words, facts["part"] = "part_exchanged", part
                     return sentence(words, corrects=effect, **facts)
     return None
 

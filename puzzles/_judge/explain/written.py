@@ -10,6 +10,8 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
+_SMALL = (ast.Name, ast.Constant, ast.Tuple)
+
 
 class Written:
     """A function of the learner: its tree, its code with a statement a line, and its source."""
@@ -42,21 +44,34 @@ class Written:
             with suppress(SyntaxError):  # `else:`
                 code = f"{new} pass" if new.endswith(":") else new
                 statements += ast.parse(textwrap.dedent(code)).body[:1]
-            numbers = sorted(_differing(statements[0], statements[-1])) or [start]
+            parts = _differing(statements[0], statements[-1])
+            numbers = sorted(part.lineno for part in parts) or [start]
             start, end = numbers[0], numbers[-1]
         return self.line(start), end - start
 
     def line(self, number: int) -> str:
         return self._source[number - 1].strip()
 
+    def changed_part(self, text: str) -> str:
+        """The expression, within a statement, that alone differs in `text`; "" if unclear."""
+        old, new = (_undocumented(ast.parse(code).body[0]) for code in (self.source, text))
+        around = {inner: node for node in ast.walk(old) for inner in ast.iter_child_nodes(node)}
+        node, *more = _differing(old, new)
+        # A name alone, or an index without its array, is hard to find in a line.
+        while isinstance(node, _SMALL) and isinstance(around[node], ast.expr | ast.keyword):
+            node = around[node]
+        inside = isinstance(around.get(node), ast.expr | ast.keyword | ast.AugAssign)
+        part = ast.get_source_segment(self.source, node) if inside and not more else ""
+        return "" if not part or "\n" in part else part
 
-def _differing(old: ast.AST, new: ast.AST) -> Iterator[int]:
-    """Yield the lines of the smallest parts of `old` that differ from their counterparts."""
+
+def _differing(old: Any, new: Any) -> Iterator[Any]:
+    """Yield the smallest nodes of `old` that differ from their counterparts."""
     parts, others = ([*ast.iter_child_nodes(node)] for node in (old, new))
     if ast.dump(old) != ast.dump(new):
         alike = type(old) is type(new) and len(parts) == len(others)
         inner = [n for pair in zip(parts, others, strict=alike) for n in _differing(*pair) if alike]
-        yield from inner or ([old.lineno] if hasattr(old, "lineno") else [])
+        yield from inner or ([old] if hasattr(old, "lineno") else [])
 
 
 def _end(node: Any) -> int:
@@ -74,7 +89,7 @@ def _bodiless(statement: Any) -> Any:
     return bare
 
 
-def _undocumented(tree: ast.FunctionDef) -> ast.FunctionDef:
+def _undocumented(tree: Any) -> Any:
     if ast.get_docstring(tree) is None:
         return tree
     new = copy.copy(tree)
