@@ -178,12 +178,13 @@ class Flights:
         open_ends = (self._on(semaphore) for semaphore, due in self.due.items() if due > 0)
         return next((flights[-1] for flights in open_ends if flights), None)
 
-    def forbidden(self, how: str, place: Any, source: Any = None) -> str:
+    def forbidden(self, how: str, place: Any, source: Any = None, by: str = "") -> str:
         """The reason why the kernel must not access a place ("reads", "writes"); "" if it may.
 
         It may read the target of a copy that brings the bytes which are there. `emit_pipeline` does
         so when it fetches a block that it writes back unchanged. A copy from `source` may write
-        what a copy in flight writes, if each element comes from the same place.
+        what a copy in flight writes, if each element comes from the same place. by: the line of the
+        access.
         """
         for flight in self.flying:
             writes = how == "writes"
@@ -195,7 +196,8 @@ class Flights:
             for key, end in ends.items():
                 if end.meets(place) and (writes or flight not in self._again):
                     line, waited = flight.line or "the kernel", self._waits(flight.semaphore)
-                    step = sentence("earlier_step") if flight in self.earlier else ""
+                    step = sentence("earlier_time") if line == by else ""
+                    step = sentence("earlier_step") if flight in self.earlier else step
                     return sentence(key, place=place, line=line, step=step, waited=waited)
         return ""
 

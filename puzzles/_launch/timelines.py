@@ -293,9 +293,12 @@ class Follower:
             ref, piped = place.buffer, made_by_a_pipeline(self.info)
             if place.beyond and not (piped and in_last_tile(place.ranges, ref)):
                 words = "copy_of_a_pipeline_outside" if piped else "copy_outside"
-                where = dict(operand=ref.name, part=place.in_full, shape=ref.shape)
+                sides = zip(map(int, ref.shape), place.ranges or (), strict=False)
+                axes = [a for a, (n, (i, end, _)) in enumerate(sides) if 0 < n <= min(i, end - i)]
+                remedy = sentence("only_block", axis=axes[0]) if axes else ""
+                where = dict(operand=ref.name, part=place.in_full, shape=ref.shape, only=remedy)
                 refused.append((words, dict(kind="out-of-bounds", who=who, **where)))
-            if why := self.flights.forbidden(how, place, source):
+            if why := self.flights.forbidden(how, place, source, text):
                 starts = f"the copy that `{text}` starts"
                 refused.append(("touched_too_early", self.early(starts, why, place)))
         flight = Flight(source, target, semaphore, taken, text)

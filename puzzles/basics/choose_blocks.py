@@ -120,11 +120,12 @@ def fresh(r):
 
 def accepts(blocks, M, K, N, vmem_bytes):
     assert isinstance(blocks, tuple | list) and len(blocks) == 3, "return a tuple (bm, bk, bn)"
+    order = "the blocks are returned in the order bm, bk, bn"
     for name, block, axis, size in zip(("bm", "bk", "bn"), blocks, "MKN", (M, K, N), strict=True):
         whole = isinstance(block, int | np.integer) and block > 0
         assert whole, f"{name} is {block!r}: it must be a positive int"
         assert block % 128 == 0, f"{name} = {block} is not a multiple of 128"
-        assert size % block == 0, f"{name} = {block} does not divide {axis} = {size}"
+        assert size % block == 0, f"{name} = {block} does not divide {axis} = {size}; {order}"
 
 
 def launches(blocks, M, K, N, vmem_bytes):

@@ -20,8 +20,8 @@ from puzzles import INTERPRET
 # pltpu.ARBITRARY     its steps build on one another: one core takes them all, in order
 # ```
 #
-# The pipeline divides the parallel axis; your index maps stay as they are. It does not make the
-# cores wait for each other: the launch ends when both have ended.
+# The pipeline divides the parallel axis, of even or odd length; your index maps stay as they are. It
+# does not make the cores wait for each other: the launch ends when both have ended.
 #
 # Each core has an `acc` of its own. So the axis that is summed cannot be divided: each core would
 # hold a part of the sum, and nobody adds the parts. The body is `pipelined_matmul`'s. Write the
@@ -101,7 +101,7 @@ PUZZLE = Puzzle(
     spec=matmul_on_cores_spec,
     solution=matmul_on_cores,
     inputs=make_inputs,
-    cases=[dict(M=128, K=384, N=256), dict(M=384, K=256, N=512)],
+    cases=[dict(M=128, K=384, N=256), dict(M=384, K=256, N=512), dict(M=192, K=256, N=384)],
     fresh=lambda r: dict(M=128, K=128 * int(r.integers(2, 4)), N=256),
     hints=[
         "Which blocks of the result depend on each other? Along which axis do steps share `acc`?",

@@ -133,6 +133,8 @@ def causal_prefetch(
 #     print(f"{n:7}{work:>19}{bytes_read}")
 
 # %% tags=["author"]
+import numpy as np
+
 from puzzles import Puzzle
 from puzzles.splash_attention.attention_one_block import fetches
 from puzzles.splash_attention.causal_attention import draw, fresh, scale
@@ -147,11 +149,15 @@ def audit(launch):
     (bq, _), (bk, _), (T, _), (S, _) = q.block, moved[0].block, q.shape, moved[0].shape
     needed = sum(min(((i + 1) * bq - 1) // bk + 1, S // bk) for i in range(T // bq))
     for name, one in zip("kv", moved, strict=True):
-        assert (
-            one.transfers <= needed + 1
-        ), (  # the last row may skip ahead to a row that is not there
+        if one.transfers <= needed + 1:  # the last row may skip ahead to a row that is not there
+            continue
+        steps = ((launch.at(n), one.blocks[n][0]) for n in np.flatnonzero(one.fetched))
+        vain = (step for step in steps if (step[0][0] + 1) * bq <= step[0][-1] * bk)
+        step, block = next(vain, ("", ""))
+        raise AssertionError(
             f"blocks of `{name}` are fetched {one.transfers} times, where {needed} have work: "
             "in steps that are skipped, name a block that is needed, the last one or the next"
+            + (f"; step {step} is skipped, and the map returns {block}" if step else "")
         )
 
 

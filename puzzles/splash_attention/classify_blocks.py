@@ -236,7 +236,8 @@ def accepts(answer, mask, bq, bk):
         )
         if not np.array_equal(partial_masks[n], block):
             right = [m for m, p in enumerate(partial_masks) if np.array_equal(p, block)]
-            where = f"is stored as pattern {right[0]}" if right else "is stored nowhere"
+            nowhere = "is stored nowhere. Cut blocks by rows and by columns; `reshape` cuts rows"
+            where = f"is stored as pattern {right[0]}" if right else nowhere
             raise AssertionError(
                 f"`mask_index` gives pattern {n} to block ({i}, {j}), which holds another one: its "
                 f"own, mask[{i * bq}:{(i + 1) * bq}, {j * bk}:{(j + 1) * bk}], {where}"

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 import sample
-from learner import judged
+from learner import edited, judged
 
 import puzzles
 from puzzles import _regions
-from puzzles._judge import judge
+from puzzles._judge import judge, judging
+from puzzles._judge.answer import Answer
+from puzzles._judge.explain import by_exchange
 from puzzles._judge.explain.by_exchange import _grows
 from puzzles._judge.explain.written import Written
-from puzzles._puzzle import Mistake, Puzzle, load
+from puzzles._puzzle import Mistake, Puzzle, load, variant
 
 GOLDEN = Path(__file__).parents[1] / "verdicts" / "collectives"
 FOUND = re.compile(r"(?:changing|deleting|adding|moving) (?:it|that line|that part|these)")
@@ -86,7 +89,7 @@ def test_the_part_of_a_line_that_is_wrong_is_named(wrong: str, right: str, part:
     before, after = (f"def f(m, i):\n    x = 0\n    {line}" for line in (wrong, right))
     tree = ast.parse(before).body[0]
     assert isinstance(tree, ast.FunctionDef)
-    assert Written(before, tree).changed_part(after) == part
+    assert Written(before, tree, frozenset()).changed_part(after) == part
 
 
 @pytest.mark.parametrize("name", ["mine", "new", "rows_of_step", "p"])
@@ -110,12 +113,12 @@ def test_an_expression_is_exchanged_in_a_statement_that_no_right_answer_has() ->
     assert f"look at `row <= column` in `{line}`: changing that part" in str(verdict.first)
 
 
-def test_a_statement_at_the_wrong_place_is_to_be_moved() -> None:
+def test_two_statements_in_the_wrong_order_are_to_be_exchanged() -> None:
     verdict = judged(
         "matmul_reduce_scatter",
         (f"        copy.wait()\n        {ADDED}\n", f"        {ADDED}\n        copy.wait()\n"),
     )
-    assert "moving that line alone" in str(verdict.first)
+    assert f"the order of `{ADDED}` and the next statement: exchanging" in str(verdict.first)
 
 
 @pytest.mark.parametrize(
@@ -151,5 +154,63 @@ def test_an_exchange_that_is_right_in_a_square_case_only_is_no_cause() -> None:
         ("grid=(pl.cdiv(M, bm), pl.cdiv(N, bn))", "grid=(pl.cdiv(N, bn), pl.cdiv(M, bm))"),
         (2 * spec, 2 * spec.replace("(i, j)", "(j, i)")),
     )
-    lines = "look at `grid=(pl.cdiv(N, bn), pl.cdiv(M, bm)),` and the next 3 lines: changing these"
-    assert lines in " ".join(str(verdict.first).split())
+    # The grid and both inputs' maps could be changed as well: a single line comes first.
+    line = (
+        "look at `out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j)),`: changing that line alone"
+    )
+    assert line in " ".join(str(verdict.first).split())
+
+
+def only_line(monkeypatch: pytest.MonkeyPatch, puzzle: str, mistake: str) -> str:
+    """The line that the search for a line names, without the known mistakes."""
+    monkeypatch.setattr(judging, "EXPLAINERS", (("first", by_exchange.line_exchanged),))
+    found = puzzles.find(puzzle)
+    return str(judge(found, variant(found, found.mistake(mistake))).first)
+
+
+@pytest.mark.parametrize(
+    ("puzzle", "mistake", "right"),
+    [
+        # The launch is given. Other index maps would make up for the list.
+        ("local_experts", "numbers groups as in the whole layer", "pl.pallas_call("),
+        # Another first slot would make up for the order.
+        ("gapless_attention", "reads the slot after it has flipped", "slot_ref[0] = 0"),
+    ],
+)
+def test_a_right_line_is_not_blamed(
+    monkeypatch: pytest.MonkeyPatch, puzzle: str, mistake: str, right: str
+) -> None:
+    assert right not in only_line(monkeypatch, puzzle, mistake)
+
+
+def test_a_call_without_an_argument_is_shown_as_a_statement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = only_line(monkeypatch, "launch_pipeline", "builds the pipeline and never runs it")
+    assert "look at `pltpu.emit_pipeline(…)`: changing this statement alone" in first
+
+
+@pytest.mark.parametrize(("grid", "right"), [("(M // bm, N // bn)", True), ("(3, 2)", False)])
+def test_an_exchange_is_right_in_the_random_case_as_well(grid: str, right: bool) -> None:
+    swapped = edited("outer_product", ("grid=(M // bm, N // bn)", "grid=(N // bn, M // bm)"))
+    run = Answer(puzzles.find("outer_product"), swapped, seed=4).runs[0]  # then N is larger than M
+    source = inspect.getsource(swapped).replace("(N // bn, M // bm)", grid)
+    exchange = by_exchange._Exchange(source, "line_exchanged_replace", f"grid={grid},")
+    assert by_exchange._right_as(run, "outer_product", exchange) is right
+
+
+def test_a_function_without_a_kernel_gets_a_line() -> None:
+    s = "s = jnp.dot(q, k.T) * q.shape[1] ** -0.5"
+    shift = "p = jnp.exp(s - jnp.max(s, axis=1, keepdims=True))"
+    verdict = judged(
+        "attention",
+        (s, "s = jnp.minimum(jnp.dot(q, k.T) * q.shape[1] ** -0.5, 80)"),
+        (shift, "p = jnp.exp(s)"),
+    )
+    assert "look at `" in str(verdict.first)
+
+
+def test_garbage_beyond_an_edge_is_named() -> None:
+    sums = "o_ref[...] += jnp.where(j * bn < N, jnp.sum(x_ref[...], axis=1, keepdims=True), 0)"
+    verdict = judged("ragged_row_sum", ("o_ref[...] += jnp.sum(x, axis=1, keepdims=True)", sums))
+    assert "the block of `x_ref` at grid step (0, 2) reaches beyond the edge" in str(verdict.first)

@@ -59,7 +59,7 @@ def test_no_variant_is_run_by_jax_if_numpy_runs_the_answer(monkeypatch: pytest.M
     monkeypatch.setattr(by_trying, "in_jax", by_jax.append)
     by_trying.mistaken.cache_clear()
     verdict = judged("paged_window_attention", ("& (column < length)", "& (column < length - 1)"))
-    assert "& (column < length - 1)`: changing that line alone" in str(verdict)
+    assert "& (column < length - 1)`: changing that part alone" in str(verdict)
     assert by_jax == []
 
 

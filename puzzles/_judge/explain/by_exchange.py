@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from puzzles._judge.answer import Answer, Run
-from puzzles._judge.case import Case, cases
+from puzzles._judge.case import Case, cases, fresh_case
 from puzzles._judge.explain.by_trying import first_wrong
 from puzzles._judge.explain.edits import edits
 from puzzles._judge.explain.partners import ALIKE, likeness, partners_of, tokens_of
@@ -35,6 +35,8 @@ _EXCHANGED = {
     "delete": "line_exchanged_delete",
     "insert": "line_exchanged_insert",
     "append": "line_exchanged_append",
+    "several": "line_exchanged_several",
+    "statement": "line_exchanged_statement",
 }
 _EMPTY = "line_exchanged_empty"  # for `pass` as a function's only statement
 _LEAVES = (ast.Name, ast.Constant, ast.Starred)
@@ -44,7 +46,7 @@ _LEAVES = (ast.Name, ast.Constant, ast.Starred)
 class _Exchange:
     """A function's text after an exchange; the key of its words, and the line to show.
 
-    more: the number of lines after it. other: a second line to show.
+    line: "" if the puzzle gave it. more: the number of lines after it. other: a second line.
     """
 
     text: str
@@ -62,17 +64,21 @@ def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
     Find-the-bug puzzles are left out, because this would give their bug away.
     """
     puzzle, code = run.puzzle, run.answer.code
-    if on_tpu() or not puzzle.kernel or puzzle.starter is not None or not code.function:
+    if on_tpu() or puzzle.starter is not None or not code.function:
         return None
     tried: set[str] = set()
-    written = [Written(inspect.getsource(code.written[n]), t) for n, t in code.trees.items()]
+    sources = {name: inspect.getsource(code.written[name]) for name in code.trees}
+    texts = (puzzle.starter_text, "\n".join(sources.values()))
+    starter_lines, own_lines = (Counter(map(str.strip, text.splitlines())) for text in texts)
+    fixed = frozenset(line for line in starter_lines if own_lines[line] <= starter_lines[line])
+    written = [Written(sources[name], tree, fixed) for name, tree in code.trees.items()]
     pairs = [(own, partners_of(puzzle, own.tree.name, own.lines)) for own in written]
-    fixed = frozenset(line.strip() for line in puzzle.starter_text.splitlines())
+    several: str | None = None  # about the lines of a statement that is right after an exchange
 
     def edits_of_own(own: Written, partners: list[list[str]]) -> Iterator[_Exchange]:
-        del partners  # no right answer is needed
-        attempts = edits(own.source, fixed) if len(own.lines) > 2 else []
-        for _, kind, line, text in attempts[:_EDITS]:
+        right = own.common_lines(partners[0] if partners else [])
+        attempts = edits(own.source, fixed, right) if len(own.lines) > 2 else []
+        for _, kind, line, text in attempts[: _EDITS if several is None else _EDITS // 2]:
             words = "line_order" if kind == "order" else _EXCHANGED["replace"]
             yield _Exchange(text, words, line)
 
@@ -80,26 +86,33 @@ def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
     numbers = corrects == "corrects_numbers"
     lines = (_single_lines, edits_of_own, _lines) if numbers else (_lines, edits_of_own)
     for exchanges in (*lines, _expressions, _several_lines):
+        if several is not None and exchanges is not edits_of_own:  # an edit blames a single line
+            return several
         for own, partners in pairs:
             for exchange in exchanges(own, partners):
-                if exchange.text in tried:
+                if exchange.text in tried or not exchange.line:
                     continue
                 tried.add(exchange.text)
                 if not run.answer.affords(run.case):
-                    return None
+                    run.answer.gave_up = several is None
+                    return several
                 if _right_as(run, own.tree.name, exchange):
                     more = "line" if exchange.more == 1 else f"{exchange.more} lines"
                     effect = sentence(corrects)
                     facts = {"line": exchange.line, "other": exchange.other, "more": more}
-                    words = "line_exchanged_several" if exchange.more else exchange.words
+                    form = "statement" if exchange.line[-2:-1] == "…" else "several"
+                    words = _EXCHANGED[form] if exchange.more else exchange.words
                     if part := own.changed_part(exchange.text):
                         words, facts["part"] = "part_exchanged", part
-                    return sentence(words, corrects=effect, **facts)
-    return None
+                    text = sentence(words, corrects=effect, **facts)
+                    if exchanges is not _single_lines or not exchange.more:
+                        return text
+                    several = several or text
+    return several
 
 
 def _right_as(run: Run, name: str, exchange: _Exchange) -> bool:
-    """True if the answer is right in all listed cases after an exchange in function `name`."""
+    """True if the answer is right in all cases after an exchange in function `name`."""
     code, puzzle = run.answer.code, run.puzzle
     names = dict(code.names)
     try:
@@ -108,8 +121,8 @@ def _right_as(run: Run, name: str, exchange: _Exchange) -> bool:
             return False
         exec(compile(tree, "<exchanged>", "exec", dont_inherit=True), names)
         answer = Answer(puzzle, names[name] if name == puzzle.name else code.with_names(names))
-        others = (case for case in cases(puzzle, run.case.seed) if case != run.case)
-        return all(_right(answer, case) for case in (run.case, *others))
+        all_cases = (run.case, *cases(puzzle, run.case.seed), fresh_case(puzzle, run.case.seed))
+        return all(_right(answer, case) for case in dict.fromkeys(filter(None, all_cases)))
     except Exception:  # other lines may need the replaced line
         return False
 
@@ -126,9 +139,9 @@ def _grows(node: ast.AST) -> bool:
 def _right(answer: Answer, case: Case) -> bool:
     """True if the numbers are right, the audit passes, and NumPy can run it: JAX takes seconds."""
     changed = answer.on(case)
-    if first_wrong(changed) is not None or changed.in_numpy is None:
+    if case.puzzle.kernel and (first_wrong(changed) is not None or changed.in_numpy is None):
         return False
-    return changed.differs is None and not audit(changed)
+    return changed.differs is None and (case.fresh or not audit(changed))
 
 
 def _single_lines(own: Written, partners: list[list[str]]) -> Iterator[_Exchange]:
@@ -162,14 +175,16 @@ def _several_lines(own: Written, partners: list[list[str]]) -> Iterator[_Exchang
         opcodes = _opcodes(own.lines, theirs)
         for one, two in itertools.combinations(opcodes, 2) if len(opcodes) <= _PLACES else ():
             shown = [
-                own.shown(min(i, j - 1), max(i, j - 1), "\n".join(theirs[k:end]))[0]
+                own.shown(min(i, j - 1), i, None)[0]
+                if i == j
+                else own.shown(i, j - 1, "\n".join(theirs[k:end]))[0]
                 for _, i, j, k, end in (one, two)
             ]
             moved = {one[0], two[0]} == {"insert", "delete"}
             text = _spliced(own.lines, theirs, one[1:], two[1:])
             words = "line_exchanged_move" if moved else "line_exchanged_two"
             first = shown[one[0] == "insert"] if moved else shown[0]
-            yield _Exchange(text, words, first, other=shown[1])
+            yield _Exchange(text, words, first if all(shown) else "", other=shown[1])
 
 
 def _in_a_row(own: Written, partners: list[list[str]]) -> Iterator[tuple[int, _Exchange]]:
@@ -177,7 +192,8 @@ def _in_a_row(own: Written, partners: list[list[str]]) -> Iterator[tuple[int, _E
     pairs = [(opcode, lines) for lines in partners for opcode in _split(own.lines, lines)]
     for (how, i, j, k, end), theirs in pairs:
         after = i == j and (i == len(own.lines) or _indent(theirs[k]) > _indent(own.lines[i]))
-        line, more = own.shown(i - after, max(j - 1, i - after), "\n".join(theirs[k:end]))
+        new = None if i == j else "\n".join(theirs[k:end])
+        line, more = own.shown(i - after, max(j - 1, i - after), new)
         text = _spliced(own.lines, theirs, (i, j, k, end))
         words = _EXCHANGED["append" if after else how]
         yield max(j - i, end - k), _Exchange(text, words, line, more=more)
@@ -228,7 +244,7 @@ def _expressions(own: Written, partners: list[list[str]]) -> Iterator[_Exchange]
                 pairs.append((differ, -likeness(tokens_of(line), tokens_of(there)), node, new))
     for _, _, node, new in sorted(pairs, key=lambda pair: pair[:2])[:_EXPRESSIONS]:
         text = ast.unparse(copy.deepcopy(own.tree, {id(node): new}))
-        yield _Exchange(text, _EXCHANGED["replace"], own.line(node.lineno))
+        yield _Exchange(text, _EXCHANGED["replace"], own.line_to_blame(node.lineno, node.lineno))
 
 
 def _parts(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:

@@ -216,7 +216,18 @@ def not_finite(run: Run) -> str | None:
         first = first_not_finite(run.traced)
     except Exception:  # an explanation is optional
         return None
-    return None if first and first.split("`")[1] in handed_out(run.puzzle) else first
+    if not first:  # then it was loaded
+        return _padding(run)
+    return None if first.split("`")[1] in handed_out(run.puzzle) else first
+
+
+def _padding(run: Run) -> str | None:
+    """An input with a block that reaches beyond the edge of its array."""
+    for launch, x in ((one, x) for one in _launches(run) for x in one.inputs if x.piped):
+        if (overhang := (x.starts + np.array(x.sizes) > np.array(x.shape)).any(axis=1)).any():
+            step = launch.when(int(np.argmax(overhang)))
+            return sentence("garbage_beyond_the_edge", name=x.name, step=step)
+    return None
 
 
 def block_map(operand: Operand, wrong: np.ndarray) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any, TypeGuard
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
@@ -31,11 +31,11 @@ _AXES = (0, 1, 2)
 Edit = tuple[int, str, str, str]  # rank, kind, the line that is edited, the text after the edit
 
 
-def edits(text: str, fixed: frozenset[str]) -> list[Edit]:
+def edits(text: str, fixed: frozenset[str], right: Set[str] = frozenset()) -> list[Edit]:
     """The edits of a function's text, the likeliest first.
 
-    fixed: lines of the puzzle, stripped, that are not edited. The kind is "replace", or "order" if
-    a statement and the next one are exchanged.
+    fixed: lines of the puzzle, stripped, that are not edited. right: lines that are only moved. The
+    kind is "replace", or "order" if a statement and the next one are exchanged.
     """
     lines, tree = text.splitlines(), ast.parse(text)
     names = _bound_together(tree)
@@ -47,7 +47,8 @@ def edits(text: str, fixed: frozenset[str]) -> list[Edit]:
     def options(node: Any, following: Sequence[ast.stmt]) -> Iterator[tuple[Any, Any]]:
         if not hasattr(node, "lineno") or node.lineno == 1 or line_of(node) in fixed:
             return
-        yield from (((rank, "replace"), new) for rank, new in _changes(node, names))
+        if line_of(node) not in right:
+            yield from (((rank, "replace"), new) for rank, new in _changes(node, names))
         for member in following:
             if line_of(member) not in fixed:
                 yield (3, "order"), [member, node]
@@ -139,7 +140,7 @@ def _changes(
             if getattr(func, "attr", "") == "num_programs":
                 yield 1, ast.BinOp(node, ast.Sub(), ast.Constant(1))
         case ast.Tuple(elts=parts, ctx=ast.Load()):
-            yield from ((2, with_fields(node, elts=variant)) for variant in swapped(parts))
+            yield from ((1, with_fields(node, elts=variant)) for variant in swapped(parts))
             yield from ((1, with_fields(node, elts=variant)) for variant in _renumbered(parts))
 
 

@@ -11,13 +11,14 @@ from functools import cached_property
 from typing import Any
 
 _SMALL = (ast.Name, ast.Constant, ast.Tuple)
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
 class Written:
-    """A function of the learner: its tree, its code with a statement a line, and its source."""
+    """A learner's function: its tree, its code with a statement a line, its source, given lines."""
 
-    def __init__(self, source: str, tree: ast.FunctionDef) -> None:
-        self.tree, self.lines = tree, statements(tree)
+    def __init__(self, source: str, tree: ast.FunctionDef, fixed: frozenset[str]) -> None:
+        self.tree, self.lines, self._fixed = tree, statements(tree), fixed
         self.source = textwrap.dedent(source)
         self._source = source.splitlines()
 
@@ -31,23 +32,41 @@ class Written:
                 nodes.setdefault(new.lineno - 1, node)
         return nodes
 
-    def shown(self, first: int, last: int, new: str) -> tuple[str, int]:
+    def shown(self, first: int, last: int, new: str | None) -> tuple[str, int]:
         """The source line to show for some of `lines`, and the number of lines after it.
 
-        new: the statements that replace them. Of a single statement on several lines, the lines
-        that differ are shown.
+        new: the statements that replace them; None if they stay. Of a single statement on several
+        lines, the lines that differ are shown, or its first line if all do. The line is "" if the
+        puzzle gave all of them.
         """
         nodes = [self._nodes.get(n, self.tree) for n in (first, last)]
         start, end = nodes[0].lineno, _end(nodes[1])
+        line = self.line(start)
+        if new is None:
+            return line, 0
         if first == last:
             statements: list[Any] = [_bodiless(nodes[0])]
             with suppress(SyntaxError):  # `else:`
                 code = f"{new} pass" if new.endswith(":") else new
                 statements += ast.parse(textwrap.dedent(code)).body[:1]
-            parts = _differing(statements[0], statements[-1])
-            numbers = sorted(part.lineno for part in parts) or [start]
-            start, end = numbers[0], numbers[-1]
-        return self.line(start), end - start
+            parts = [*_differing(statements[0], statements[-1])]
+            ends = (line for part in parts for line in (part.lineno, part.end_lineno))
+            numbers = sorted(ends) or [start]
+            whole = numbers[0] == start and numbers[-1] >= end > start
+            start, end = numbers[0], min(numbers[-1], max(end, start))
+            if whole and line[-1] in _BRACKETS and self.line_to_blame(start, end):
+                return f"{line}…{_BRACKETS[line[-1]]}", end - start
+        return self.line_to_blame(start, end), end - start
+
+    def line_to_blame(self, start: int, end: int) -> str:
+        """The first of some source lines; "" if the puzzle gave all of them."""
+        given = all(self.line(number) in self._fixed for number in range(start, end + 1))
+        return "" if given else self.line(start)
+
+    def common_lines(self, theirs: list[str]) -> set[str]:
+        """The source lines of statements that are also in `theirs`."""
+        nodes = [self._nodes.get(n, self.tree) for n, x in enumerate(self.lines) if x in theirs]
+        return {self.line(n) for node in nodes for n in range(node.lineno, _end(node) + 1)}
 
     def line(self, number: int) -> str:
         return self._source[number - 1].strip()
@@ -67,11 +86,16 @@ class Written:
 
 def _differing(old: Any, new: Any) -> Iterator[Any]:
     """Yield the smallest nodes of `old` that differ from their counterparts."""
-    parts, others = ([*ast.iter_child_nodes(node)] for node in (old, new))
+    parts, others = (sorted(ast.iter_child_nodes(node), key=_keyword) for node in (old, new))
     if ast.dump(old) != ast.dump(new):
         alike = type(old) is type(new) and len(parts) == len(others)
         inner = [n for pair in zip(parts, others, strict=alike) for n in _differing(*pair) if alike]
         yield from inner or ([old] if hasattr(old, "lineno") else [])
+
+
+def _keyword(node: ast.AST) -> str:
+    """The name of a keyword argument, whose place in a call does not matter; "" for all else."""
+    return str(node.arg) if isinstance(node, ast.keyword) else ""
 
 
 def _end(node: Any) -> int:

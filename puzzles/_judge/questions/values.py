@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -10,6 +11,8 @@ import numpy as np
 from puzzles._judge.answer import Run
 from puzzles._judge.numbers import number_words
 from puzzles._rules import Breach, sentence
+
+_WITHOUT_DTYPE = re.compile(r"jnp\.(?:zeros|ones|empty)\((?:\w+|\([^()]*\))\)")
 
 
 def accepted(run: Run) -> Breach | None:
@@ -47,6 +50,8 @@ def same_form(run: Run) -> Breach | None:
             if a != b:
                 if attribute == "shape" and puzzle.axes:  # the shapes on a device
                     a, b = a[1:], b[1:]
+                if a == np.float32 and _WITHOUT_DTYPE.search(run.answer.code.text):
+                    look = sentence("look_at_new_arrays")
                 return run.wrong(attribute, expected=b, got=a, look=look)
     return None
 
