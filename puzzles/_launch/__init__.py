@@ -11,7 +11,7 @@ from __future__ import annotations
 from puzzles._launch.abstract_refs import Buffer, allocated, memory_space, scoped_names
 from puzzles._launch.block_checks import faults, step_number
 from puzzles._launch.copies import Copy, bytes_of
-from puzzles._launch.copies_in_flight import Flight, Flights, View, same_bytes
+from puzzles._launch.copies_in_flight import Flight, Flights, View, may_overlap, same_bytes
 from puzzles._launch.events import accessed
 from puzzles._launch.finding import (
     ERROR,

@@ -114,10 +114,20 @@ class Flight:
     line: str
 
 
-def same_bytes(copy: Any, source: Any, target: Any) -> bool:
-    """Whether a copy of `source` to `target` brings to shared elements what `copy` brings."""
-    offset = copy.target.offset_from(copy.source)
-    return offset is not None and offset == target.offset_from(source)
+def same_bytes(first: Any, second: Any) -> bool:
+    """Whether two copies bring the same bytes to the elements that both write."""
+    offset = first.target.offset_from(first.source)
+    return offset is not None and offset == second.target.offset_from(second.source)
+
+
+def may_overlap(first: Any, second: Any) -> bool:
+    """Whether two copies may be in flight to shared elements.
+
+    They may if they bring the same bytes, and if a wait for one cannot take those of the other.
+    A copy with a device id has the semaphore None: nobody needs it besides a local copy.
+    """
+    semaphores = {first.semaphore, second.semaphore}
+    return len(semaphores) == 2 and None not in semaphores and same_bytes(first, second)
 
 
 class Flights:
@@ -178,25 +188,25 @@ class Flights:
         open_ends = (self._on(semaphore) for semaphore, due in self.due.items() if due > 0)
         return next((flights[-1] for flights in open_ends if flights), None)
 
-    def forbidden(self, how: str, place: Any, source: Any = None, by: str = "") -> str:
+    def forbidden(self, how: str, place: Any, copy: Flight | None = None) -> str:
         """The reason why the kernel must not access a place ("reads", "writes"); "" if it may.
 
         It may read the target of a copy that brings the bytes which are there. `emit_pipeline` does
-        so when it fetches a block that it writes back unchanged. A copy from `source` may write
-        what a copy in flight writes, if each element comes from the same place. by: the line of the
-        access.
+        so when it fetches a block that it writes back unchanged. copy: the copy that accesses it.
         """
         for flight in self.flying:
             writes = how == "writes"
             ends = {"writes_into" if writes else "reads_into": flight.target}
-            if writes and source is not None and same_bytes(flight, source, place):
+            if writes and copy is not None and may_overlap(flight, copy):
                 ends = {}
             if writes:
                 ends["writes_out_of"] = flight.source
             for key, end in ends.items():
                 if end.meets(place) and (writes or flight not in self._again):
                     line, waited = flight.line or "the kernel", self._waits(flight.semaphore)
-                    step = sentence("earlier_time") if line == by else ""
+                    step = (
+                        sentence("earlier_time") if copy is not None and copy.line == line else ""
+                    )
                     step = sentence("earlier_step") if flight in self.earlier else step
                     return sentence(key, place=place, line=line, step=step, waited=waited)
         return ""

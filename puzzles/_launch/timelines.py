@@ -281,6 +281,7 @@ class Follower:
         if not taken and not room:
             return  # nothing moves
         who = f"The copy that `{text}` starts" if text else "A copy"
+        flight = Flight(source, target, semaphore, taken, text)
         refused: list[tuple[str, dict[str, Any]]] = []
         if semaphore.beyond:
             refused.append(("no_such_semaphore", _no_such(semaphore)))
@@ -298,10 +299,9 @@ class Follower:
                 remedy = sentence("only_block", axis=axes[0]) if axes else ""
                 where = dict(operand=ref.name, part=place.in_full, shape=ref.shape, only=remedy)
                 refused.append((words, dict(kind="out-of-bounds", who=who, **where)))
-            if why := self.flights.forbidden(how, place, source, text):
+            if why := self.flights.forbidden(how, place, flight):
                 starts = f"the copy that `{text}` starts"
                 refused.append(("touched_too_early", self.early(starts, why, place)))
-        flight = Flight(source, target, semaphore, taken, text)
         self.fresh = True
         self.flights.start(flight)
         self.started(flight)

@@ -49,10 +49,14 @@ class Clocks:
 
 @dataclass(eq=False)
 class Copy:
-    """A copy, the devices that send and receive it, and the line that starts it."""
+    """A copy, the devices that send and receive it, and the line that starts it.
+
+    semaphore: the address of the one that it signals; None for a copy with a device id.
+    """
 
     source: View
     target: View
+    semaphore: int | None
     sender: int
     receiver: int
     line: str

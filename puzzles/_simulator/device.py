@@ -11,7 +11,7 @@ import numpy as np
 
 from puzzles._equations import Part, compiler_param, copy_ends, is_remote
 from puzzles._jax import JaxprEqn
-from puzzles._launch import View, memory_space, same_bytes, taken, when
+from puzzles._launch import View, may_overlap, memory_space, same_bytes, taken, when
 from puzzles._program import COLLECTIVES, UnsupportedError, Values, equations
 from puzzles._rules import sentence
 from puzzles._simulator.clocks import Arrival, Copy, End, Semaphore
@@ -128,24 +128,24 @@ class Device(Machine):
 
     def touches(
         self, equation: JaxprEqn, how: str, array: np.ndarray, ref: np.ndarray, transforms: Any,
-        source: View | None = None,
+        copy: Any = None,
     ) -> None:  # fmt: skip
         view, mesh, me = self.view(array, ref, transforms), self.mesh, self.number
-        self.meets_copies(equation, how, view, source)
+        self.meets_copies(equation, how, view)
         if not any(n in self.moving and buffer is ref for n, buffer in enumerate(self.buffers)):
             access = Access(how, view, mesh.clocks.now(me), line_words(equation))
             mesh.accesses[me][how, view.key] = access
 
     def meets_copies(
-        self, equation: JaxprEqn, how: str, view: View, source: View | None = None
+        self, equation: JaxprEqn, how: str, view: View, copy: Copy | None = None
     ) -> None:
         """Raise `HazardError` for an access to a copy's target, or a write to its source.
 
-        source: of the copy that writes; it may bring what a copy in flight brings.
+        copy: within the device, which writes.
         """
         for end in self.mesh.ends[self.number]:
             if end.over is None and (end.lands or how == "writes") and end.view.meets(view):
-                if source is not None and end.lands and same_bytes(end.copy, source, view):
+                if copy is not None and end.lands and may_overlap(end.copy, copy):
                     continue
                 if how == "reads" and self.is_there(end, view):
                     continue
@@ -162,7 +162,7 @@ class Device(Machine):
         copy, place = end.copy, view.array
         at, first = address(place), address(place) - address(copy.target.array)
         before = (old for old in self.fetched if old.over is not None)
-        same = (old.view.array for old in before if same_bytes(old.copy, copy.source, copy.target))
+        same = (old.view.array for old in before if same_bytes(old.copy, copy))
         around = any(0 <= at - address(old) <= old.nbytes - place.nbytes for old in same)
         ends = (copy.source.array, copy.target.array, place)
         if not around or not all(one.flags.c_contiguous for one in ends):
@@ -215,10 +215,12 @@ class Device(Machine):
             self.wrong(equation, "copy_between_forms", "unequal-copy", **forms)
         peer = self.enters(equation, there, "copies")
         new = self.part_on(peer, equation, target, "copy_of_a_ref_outside")
-        copy = Copy(self.view(old, *source), self.view(new, *target), me, there, line)
+        remote = is_remote(equation)
+        at = None if remote else self.semaphore(equation, *landing)
+        copy = Copy(self.view(old, *source), self.view(new, *target), at, me, there, line)
         self.meets_copies(equation, "reads", copy.source)
         if there == me:
-            self.meets_copies(equation, "writes", copy.target, copy.source)
+            self.meets_copies(equation, "writes", copy.target, copy)
         else:
             self.lands(equation, there, copy)
         in_hbm = _in_hbm(equation)
@@ -227,7 +229,6 @@ class Device(Machine):
         mesh.ends[me].append(sends)
         mesh.ends[there].append(lands)
         self.fetched += [lands] * (there == me)
-        remote = is_remote(equation)
         array = self.part_on(peer, equation, landing, "no_such_semaphore")
         count, ends = signals_of(equation, old.nbytes), [lands] if remote else [sends, lands]
         self.arrives(there, array, landing, Arrival(count, clock, time, ends))

@@ -289,10 +289,10 @@ class Machine(NumpyInterpreter):
 
     def touches(
         self, equation: JaxprEqn, how: str, array: np.ndarray, ref: np.ndarray, transforms: Any,
-        source: View | None = None,
+        copy: Flight | None = None,
     ) -> None:  # fmt: skip
         """Raise `HazardError` for an access to a copy's target, or a write to its source."""
-        if why := self.flights.forbidden(how, self.view(array, ref, transforms), source):
+        if why := self.flights.forbidden(how, self.view(array, ref, transforms), copy):
             text = text_of(equation.source_info)
             says = happens(self.ids, f"`{text}`" if text else "the kernel", why)
             self.wrong(equation, "touched_too_early", says=says, operand=self.name_of(ref))
@@ -363,8 +363,13 @@ class Machine(NumpyInterpreter):
         alike = old.shape == new.shape and old.dtype == new.dtype
         if not alike or (new.size and not np.may_share_memory(new, target[0])):
             raise UnsupportedError("a copy between two forms")
+        copy = None
+        if self.how is not None:
+            ends = self.view(old, *source), self.view(new, *target)
+            at, line = self.semaphore(equation, *semaphore), text_of(equation.source_info)
+            copy = Flight(*ends, at, signals_of(equation, new.nbytes), line)
         self.touches(equation, "reads", old, *source)
-        self.touches(equation, "writes", new, *target, source=self.view(old, *source))
+        self.touches(equation, "writes", new, *target, copy=copy)
         to = self.name_of(target[0])
         outward = any(to == out.name for out in self.launch.outputs)
         if not (outward and made_by_a_pipeline(equation.source_info)):
@@ -373,10 +378,8 @@ class Machine(NumpyInterpreter):
             self.trail.stored.add(to)
         if self.how is None or not self.how.late:
             new[...] = old
-        if self.how is not None:
-            ends = self.view(old, *source), self.view(new, *target)
-            at, line = self.semaphore(equation, *semaphore), text_of(equation.source_info)
-            self.flights.start(Flight(*ends, at, signals_of(equation, new.nbytes), line))
+        if copy is not None:
+            self.flights.start(copy)
         return []
 
     def _dma_wait(self, equation: JaxprEqn, values: Values) -> Values:

@@ -274,13 +274,18 @@ def no_prefetched_rows():
 # Copies that overlap in a place, and bring the same bytes there.
 
 
-def overlapping(apart: int = 0):
-    """Rows 0 to 7 and 4 to 11 of an array in flight at once, to the same rows, or `apart`."""
+def overlapping(apart: int = 0, shared: bool = False):
+    """Rows 0 to 7 and 4 to 11 of an array in flight at once, to the same rows, or `apart`.
+
+    shared: on one semaphore.
+    """
 
     def kernel(x_hbm, o_ref, buf, sems):
         def copy(n):
             source = x_hbm.at[pl.ds(4 * n + apart * n, 8)]
-            return pltpu.make_async_copy(source, buf.at[pl.ds(4 * n, 8)], sems.at[n])
+            return pltpu.make_async_copy(
+                source, buf.at[pl.ds(4 * n, 8)], sems.at[0 if shared else n]
+            )
 
         copy(0).start()
         copy(1).start()
@@ -293,8 +298,8 @@ def overlapping(apart: int = 0):
     return call(kernel, out, specs=[HBM], scratch=scratch), rows
 
 
-def overlapping_on_devices(apart: int = 0):
-    local, _ = overlapping(apart)
+def overlapping_on_devices(**how):
+    local, _ = overlapping(**how)
     return sharded(local), S((64, 1, 128), f32)
 
 
@@ -329,9 +334,12 @@ def test_a_right_kernel_is_not_blamed(kind: str, make: Callable) -> None:
 
 
 @pytest.mark.usefixtures("no_libtpu")
+@pytest.mark.parametrize("how", [dict(apart=2), dict(shared=True)], ids=str)
 @pytest.mark.parametrize("make", RIGHT["same bytes"])
-def test_overlapping_copies_of_other_bytes_are_a_hazard(make: Callable) -> None:
-    assert [one.kind for one in examine(*make(apart=2)).findings] == ["hazard"]
+def test_overlapping_copies_of_other_bytes_or_on_one_semaphore_are_a_hazard(
+    make: Callable, how: dict
+) -> None:
+    assert [one.kind for one in examine(*make(**how)).findings] == ["hazard"]
 
 
 @pytest.mark.usefixtures("no_libtpu")

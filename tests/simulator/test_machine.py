@@ -108,6 +108,7 @@ WRONG = (
     "start first 0, start second 1, wait both 0, use both, wait second 1",
     "start first 0, store first, wait first 0, use both",
     "start both 0, wait both 0, use both, start first 0",
+    "start both 0, start first 0, wait both 0, wait first 0, use both",  # on one semaphore
 )
 
 
