@@ -263,10 +263,12 @@ def _whose(answer: Cost, par: Cost) -> str:
     words = sentence("whose_blocks", name=operand.name, verb=verb, count=count, moves=moves)
     alike = launch.grid == model.grid != () and operand.sizes == like.sizes
     if alike and operand.piped and like.piped:
-        step = _first_more(operand.fetched, like.fetched)
-        if step is not None:
-            block = tuple(int(n) for n in operand.blocks[step])
-            words += sentence("first_move_in_vain", step=launch.at(step), block=block)
+        if _first_more(operand.fetched, like.fetched) is not None:
+            apart = operand.fetched & (operand.blocks != like.blocks).any(axis=1)
+            step = int(np.argmax(apart))
+            block, block_there = (tuple(map(int, x.blocks[step])) for x in (operand, like))
+            facts = {"step": launch.at(step), "block": block, "other": block_there}
+            words += sentence("first_move_in_vain", **facts) if apart.any() else ""
     return words
 
 

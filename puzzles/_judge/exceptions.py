@@ -75,13 +75,26 @@ def message_of(error: Exception, given: frozenset[str] = frozenset(), lines: int
     advice = remedy(f"{type(error).__name__}: {error}", line, meanwhile(error))
     arguments, by_learner = _given_away(error, given)
     advice = None if by_learner else advice
-    return "\n".join(filter(None, (says, advice, arguments, _of_the_call(error))))
+    return "\n".join(filter(None, (says, advice, arguments or _met(error), _of_the_call(error))))
 
 
 def _caller(error: BaseException) -> str:
     """The learner's line that calls the learner's function that raised; "" if JAX calls it."""
     own = _own_frames(error)[-2:]
     return _line(*own[0]) if len(own) == 2 and own[1][0].f_back is own[0][0] else ""
+
+
+def _met(error: Exception) -> str:
+    """The names in the learner's line that have the shapes of a failed broadcast, with them."""
+    if "ncompatible shapes for broadcasting" not in str(error):
+        return ""
+    (_, line), names = learners_line(error) or ("", ""), _names(error)
+    forms = []
+    for shape in dict.fromkeys(re.findall(r"\(\d+,(?: \d+,?)*\)", str(error))):
+        own = (n for n in dict.fromkeys(re.findall(r"\w+", line)) if n in names)
+        if alike := [f"`{n}`" for n in own if str(getattr(names[n], "shape", "")) == shape]:
+            forms.append(f"{' and '.join(alike)} {shape}")
+    return sentence("shapes_met", forms=", ".join(forms)) if forms else ""
 
 
 def _given_away(error: Exception, given: frozenset[str]) -> tuple[str, bool]:

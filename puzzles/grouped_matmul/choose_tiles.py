@@ -235,8 +235,11 @@ def audit(launch: Launch, *, args) -> None:
         )
     elif max(mine) == mine[2]:
         what = f"{launch.steps:,} steps of 0.4 µs: larger bk or bn, or fewer visits"
+    of_bytes, products, steps = (f"{seconds * 1e6:.0f}" for seconds in mine)
     assert max(mine) <= _MOST * best, (
-        f"tiles {tiles} take {max(mine) * 1e6:.0f} µs where {best * 1e6:.0f} are enough; {what}"
+        f"tiles {tiles} take {max(mine) * 1e6:.0f} µs where {best * 1e6:.0f} are enough: "
+        f"the largest of {of_bytes} for bytes, {products} for products and {steps} for steps; "
+        f"{what}"
     )
 
 

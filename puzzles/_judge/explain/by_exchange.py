@@ -66,7 +66,7 @@ def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
     puzzle, code = run.puzzle, run.answer.code
     if on_tpu() or puzzle.starter is not None or not code.function:
         return None
-    tried: set[str] = set()
+    texts_run: set[str] = set()
     sources = {name: inspect.getsource(code.written[name]) for name in code.trees}
     texts = (puzzle.starter_text, "\n".join(sources.values()))
     starter_lines, own_lines = (Counter(map(str.strip, text.splitlines())) for text in texts)
@@ -90,9 +90,9 @@ def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
             return several
         for own, partners in pairs:
             for exchange in exchanges(own, partners):
-                if exchange.text in tried or not exchange.line:
+                if exchange.text in texts_run or not exchange.line:
                     continue
-                tried.add(exchange.text)
+                texts_run.add(exchange.text)
                 if not run.answer.affords(run.case):
                     run.answer.gave_up = several is None
                     return several

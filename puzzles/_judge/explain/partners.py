@@ -48,14 +48,14 @@ def _with_names_of(own: list[str], other: list[str]) -> list[str]:
     old, new = _bound(theirs), _bound(ours)
     old_lines, new_lines = _contexts(theirs, old - new), _contexts(ours, new - old)
     pairs = [
-        (sum(max(likeness(a, b) for b in there) for a in here) / len(here), name, mine)
+        (sum(max(likeness(a, b) for b in there) for a in here) / len(here), name, own_name)
         for name, there in old_lines.items()
-        for mine, here in new_lines.items()
+        for own_name, here in new_lines.items()
     ]
     names: dict[str, str] = {}
-    for score, name, mine in sorted(pairs, reverse=True):
-        if score > ALIKE and name not in names and mine not in names.values():
-            names[name] = mine
+    for score, name, own_name in sorted(pairs, reverse=True):
+        if score > ALIKE and name not in names and own_name not in names.values():
+            names[name] = own_name
 
     def renamed(line: str) -> str:
         return re.sub(r"(?<!\.)\b[a-zA-Z]\w*", lambda word: names.get(word[0], word[0]), line)
