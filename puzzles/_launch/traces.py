@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -122,20 +122,22 @@ class OtherKernel(NamedTuple):
         return "SparseCores" if "Subcore" in self.mesh else f"a `{self.mesh}`"
 
 
-def program_of(call: JaxprEqn, launch: Launch | None = None) -> Traced:
+def program_of(
+    call: JaxprEqn, launch: Launch | None = None, steering: Sequence[Any] = ()
+) -> Traced:
     """A kernel call as a program of its own; all operands are shapes, unless `launch` knows more.
 
-    Scalars that are prefetched, and a grid's bounds, are data then.
+    Scalars that are prefetched, and a grid's bounds, are data then. steering: these data.
     """
     program, inputs = part([call])
-    values: dict[Any, Any] = {}
     if launch is not None:
         mapping = call.params["grid_mapping"].grid
         axes = zip(launch.grid, mapping, strict=True)
         bounds = [np.int32(n) for n, size in axes if not isinstance(size, int)]
-        steering = zip(call.invars, [*bounds, *launch.scalar_values], strict=False)
-        # a bound may stand in the program itself
-        values = {v: x for v, x in steering if x is not None and not isinstance(v, Literal)}
+        steering = [*bounds, *launch.scalar_values]
+    # a bound may stand in the program itself
+    pairs = zip(call.invars, steering, strict=False)
+    values = {v: x for v, x in pairs if x is not None and not isinstance(v, Literal)}
     leaves = (jnp.asarray(values[v]) if v in values else _form(v) for v in inputs)
     traced = Traced(program, tuple(leaves), [v.aval for v in call.outvars])
     if launch is not None:  # it knows the program around it, too

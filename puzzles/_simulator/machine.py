@@ -22,7 +22,6 @@ from puzzles._launch import (
     Flights,
     Launch,
     Operand,
-    Traced,
     View,
     accessed,
     before_bitcast,
@@ -50,7 +49,6 @@ from puzzles._program import (
     interpreted,
     parameter_names,
     scoped_program,
-    single,
 )
 from puzzles._simulator.semantics import (
     EDGE,
@@ -444,17 +442,19 @@ def signals_of(equation: JaxprEqn, size: int, which: int = 2) -> int:
 
 
 @lru_cache(maxsize=64)
-def _plain_launch(call: JaxprEqn) -> Launch:
-    return program_of(call).launches[0]
+def _launch(call: JaxprEqn, data: tuple[bytes, ...]) -> Launch:
+    """The launch of a call whose first operands hold `data`; the others are only shapes."""
+    pairs = zip(data, call.invars, strict=False)
+    steering = [np.frombuffer(x, v.aval.dtype).reshape(v.aval.shape) for x, v in pairs]
+    return program_of(call, steering=steering).launches[0]
 
 
 def launch_of(call: JaxprEqn, values: Values) -> Launch:
-    """The launch of a call on its operands; read once if no operand steers it."""
+    """The launch of a call on its operands; read once for the same bounds and scalars."""
     mapping = call.params["grid_mapping"]
-    if not (mapping.num_index_operands or mapping.num_dynamic_grid_bounds):
-        return _plain_launch(call)
-    program, operands = single(call, values)
-    return Traced(program, tuple(operands), None).launches[0]
+    count = mapping.num_dynamic_grid_bounds + mapping.num_index_operands
+    pairs = zip(call.invars[:count], values[:count], strict=True)
+    return _launch(call, tuple(np.asarray(x, v.aval.dtype).tobytes() for v, x in pairs))
 
 
 def _place(operand: Operand, starts: Sequence, step: int) -> tuple[Any, ...]:
