@@ -120,10 +120,10 @@ def verdict_page(verdict: Verdict) -> str:
         parts += [_ahead(verdict.puzzle), _other_answers(verdict.puzzle)]
     if verdict.details:
         parts.append(fold("what it costs", receipt_html(verdict.details)))
-    if verdict.wire and verdict.wire.transfers:
-        parts += [paragraph(sentence("devices_drawn"), FAINT), lanes_picture(verdict.wire)]
-    else:
+    if verdict.wire is None:
         parts.append(strip_page(verdict.launches, moving=verdict.passed))
+    elif verdict.wire.transfers:
+        parts += [paragraph(sentence("devices_drawn"), FAINT), lanes_picture(verdict.wire)]
     return card(colour, verdict.headline, parts)
 
 
