@@ -114,7 +114,7 @@ class Device(Machine):
 
     def semaphore_of(self, device: int, array: np.ndarray, part: Part) -> Semaphore:
         """The record of a semaphore in the memory of a device."""
-        mesh, at = self.mesh, address(array)
+        mesh, at = self.mesh, (device, address(array))  # a literal is one array on all devices
         if at not in mesh.semaphores:
             barrier = mesh.is_barrier(part[0])
             name = "the barrier semaphore" if barrier else f"`{self.view(array, *part)}`"

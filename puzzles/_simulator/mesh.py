@@ -65,7 +65,7 @@ class Mesh:
         self._turns = Turns([(first + n) % count for n in range(count)], slowest is None)
         # Of each launch: the machines of the devices that have entered it, and their epochs.
         self.launches: list[dict[int, tuple[Machine, int]]] = []
-        self.semaphores: dict[int, Semaphore] = {}  # by address
+        self.semaphores: dict[tuple[int, int], Semaphore] = {}  # by device and address
         self.kept: list[np.ndarray] = []  # the memory of `semaphores`
         self._barriers: dict[tuple[int, Any], np.ndarray] = {}
         # Of each device: ends of copies in its memory, and its accesses by place, of which another
