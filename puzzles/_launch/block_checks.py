@@ -177,7 +177,7 @@ def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
     which = f"numbered 0 to {count - 1}" if count > 1 else "number 0"
     lists = zip(launch.scalars, launch.scalar_values, strict=False)
     holders = [x.name for x, values in lists if values is not None and index in np.asarray(values)]
-    unique = len(holders) == 1 < min(len(launch.scalars), index)
+    unique = len(holders) == 1 < len(launch.scalars) and index >= max(launch.grid, default=0)
     order = sentence("order_of_lists", index=index, name=holders[0]) if unique else ""
     facts |= dict(many=plural(count, unit), of=of, which=which, why=why, order=order)
     yield told("out-of-bounds", "block_outside", **facts)
