@@ -65,14 +65,15 @@ def message_of(error: Exception, given: frozenset[str] = frozenset(), lines: int
     """
     if isinstance(error, LoopLimitError):
         return str(error)
-    gist = first_sentence(error, lines) + meant(error)
+    inner = _of_an_inner_function(error)
+    gist = first_sentence(error, lines) + ("" if inner else meant(error))
     where = learners_line(error)
     place, line = where or ("", "")
     whose = f"`{line}` in `{place}`" if line else f"`{place}`"  # no file has typed lines
     for how, by in (("called", _caller(error)), ("launched", launch_of(error))):
         whose = f"{whose.rstrip(',')}, {how} by `{by}`," if by else whose
     says = f"{whose} raises\n{gist}" if where else gist
-    advice = remedy(f"{type(error).__name__}: {error}", line, meanwhile(error))
+    advice = inner or remedy(f"{type(error).__name__}: {error}", line, meanwhile(error))
     arguments, by_learner = _given_away(error, given)
     advice = None if by_learner else advice
     return "\n".join(filter(None, (says, advice, arguments or _met(error), _of_the_call(error))))
@@ -223,6 +224,17 @@ def meant(error: BaseException) -> str:
     usual = {candidate for candidate in names if not candidate.startswith("_")} - {"In", "Out"}
     close = difflib.get_close_matches(name, usual, 1) if len(name) > 1 else []
     return f". Did you mean `{close[0]}`?" if close else ""
+
+
+def _of_an_inner_function(error: BaseException) -> str:
+    """Advice for a missing name that is a variable of a function in the learner's; else ""."""
+    name = error.name if isinstance(error, NameError) else None
+    for frame, _ in reversed(_own_frames(error)) if name else ():
+        for code in frame.f_code.co_consts:
+            names = getattr(code, "co_varnames", ()) + getattr(code, "co_cellvars", ())
+            if name in names and code.co_name.isidentifier():  # not of a lambda
+                return sentence("variable_of_another", name=name, function=code.co_name)
+    return ""
 
 
 def _names(error: BaseException) -> dict[str, Any]:

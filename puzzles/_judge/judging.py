@@ -144,7 +144,9 @@ def _verdict_of(answer: Answer, run: Run | None, finding: Breach) -> Verdict:
         if finding.rule == "numbers":
             parts = _explained(run)
         elif run.puzzle.axes and finding.rule in ("hazard", "out-of-bounds"):
-            parts = {"first": by_exchange.line_exchanged(run, "corrects_all")}
+            known = by_trying.copies_on_record(run)
+            first = None if known else by_exchange.line_exchanged(run, "corrects_all")
+            parts = {"diagnosis": known, "first": first}
         if run.case.fresh:
             seed = run.case.seed
             notes.append(sentence("drawn_for_your_code", puzzle=puzzle.name, seed=seed))

@@ -7,6 +7,7 @@ whichever order the threads of a run execute.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -104,8 +105,9 @@ class End:
 
 @dataclass(eq=False)
 class Arrival:
-    """Signals that come to a semaphore, or the bytes of a copy of which this tells the `ends`."""
+    """Signals of a device to a semaphore, or the bytes of a copy of which this tells the `ends`."""
 
+    sender: int
     size: int
     clock: VectorClock
     time: float
@@ -116,7 +118,8 @@ class Arrival:
 class Semaphore:
     """Arrivals at a semaphore of a device since it was last at zero, and the amount waited for.
 
-    in_order: copies end in the order of their starts; if not, in any order.
+    in_order: copies end in the order of their starts; if not, in any order. came, taken: all that
+    came, by sender, and all that was waited for, also before it was last at zero.
     """
 
     device: int
@@ -125,6 +128,8 @@ class Semaphore:
     in_order: bool
     arrivals: list[Arrival] = field(default_factory=list)
     waited: int = 0
+    came: Counter[int] = field(default_factory=Counter)
+    taken: int = 0
 
     @property
     def total(self) -> int:

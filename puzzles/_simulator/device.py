@@ -16,11 +16,12 @@ from puzzles._program import COLLECTIVES, UnsupportedError, Values, equations
 from puzzles._rules import sentence
 from puzzles._simulator.clocks import Arrival, Copy, End, Semaphore
 from puzzles._simulator.machine import Machine, signals_of
-from puzzles._simulator.mesh import Access, Mesh, device_words, line_words
+from puzzles._simulator.mesh import Access, Mesh, line_words
 from puzzles._simulator.semantics import RunLog, Semantics, address
 from puzzles._simulator.wire import HOP_SECONDS
 
 _WAITS = {"signals": "device_waits_for_signals", "bytes": "device_waits_for_bytes"}
+_DEVICES = ("me", "there", "sender", "device")  # facts that are the numbers of devices
 _INTO = {"reads": "device_reads_into", "writes": "device_writes_into"}
 _LANDS_BEFORE = {"reads": "lands_before_it_reads", "writes": "lands_before_it_writes"}
 
@@ -61,7 +62,10 @@ class Device(Machine):
     def wrong(
         self, equation: JaxprEqn | None, words: str, kind: str = "hazard", **facts: Any
     ) -> None:
-        super().wrong(equation, words, kind, **dict(me=self.number) | facts)
+        facts = dict(me=self.number) | facts
+        devices = {key: facts[key] for key in _DEVICES if isinstance(facts.get(key), int)}
+        facts |= {key: self.mesh.shape.name(device) for key, device in devices.items()}
+        super().wrong(equation, words, kind, **facts)
 
     def there(self, equation: JaxprEqn, given: Any, words: str) -> int:
         """The number of a device by its id: a number, or all or some coordinates on the mesh."""
@@ -80,7 +84,7 @@ class Device(Machine):
         if not all(0 <= at < size for at, size in zip(places, sizes, strict=True)):
             facts = dict(count=" × ".join(map(str, sizes)), when=when(self.ids))
             facts["order"] = sentence("order_of_axes", axes=axes) if count > 1 else ""
-            facts["there"] = (*places,) if count > 1 else places[0]
+            facts["there"] = str((*places,) if count > 1 else places[0])
             self.wrong(equation, words, "out-of-bounds", device=self.number, **facts)
         return int(np.ravel_multi_index(places, sizes))
 
@@ -90,11 +94,14 @@ class Device(Machine):
         if there != me and not mesh.entered(me, there, self.nth):
             peers = (n for n in range(mesh.count) if n != me)
             heard = [n for n in peers if mesh.entered(me, n, self.nth)]
-            words = sentence("heard_from", devices=device_words(heard)) if heard else ""
+            words = sentence("heard_from", devices=mesh.shape.names(heard)) if heard else ""
             for semaphore in mesh.semaphores.values():
-                sent = sum(arrival.size for arrival in semaphore.arrivals)
-                if semaphore.device == me and 0 < semaphore.waited < sent and not heard:
-                    words = sentence("heard_some", waited=semaphore.waited, sent=sent)
+                own = semaphore.barrier and semaphore.device == me and me in semaphore.came
+                words += sentence("heard_itself") if own else ""
+                facts: dict[str, Any] = dict(waited=semaphore.waited, sent=semaphore.total)
+                if semaphore.device == me and 0 < semaphore.waited < semaphore.total and not words:
+                    facts["devices"] = mesh.shape.names(sorted(semaphore.came))
+                    words = sentence("heard_some", **facts)
             self.wrong(equation, "device_not_entered", there=there, does=does, heard=words)
         return mesh.launches[self.nth][there][0]
 
@@ -124,7 +131,9 @@ class Device(Machine):
 
     def arrives(self, device: int, array: np.ndarray, part: Part, arrival: Arrival) -> None:
         """Add to a semaphore in the memory of a device."""
-        self.semaphore_of(device, array, part).arrivals.append(arrival)
+        semaphore = self.semaphore_of(device, array, part)
+        semaphore.arrivals.append(arrival)
+        semaphore.came[arrival.sender] += arrival.size
 
     def touches(
         self, equation: JaxprEqn, how: str, array: np.ndarray, ref: np.ndarray, transforms: Any,
@@ -137,11 +146,12 @@ class Device(Machine):
             mesh.accesses[me][how, view.key] = access
 
     def meets_copies(
-        self, equation: JaxprEqn, how: str, view: View, copy: Copy | None = None
+        self, equation: JaxprEqn, how: str, view: View, copy: Copy | None = None, words: str = ""
     ) -> None:
         """Raise `HazardError` for an access to a copy's target, or a write to its source.
 
-        copy: within the device, which writes.
+        copy: within the device, which writes. words: the key of the message, if it is not about the
+        access.
         """
         for end in self.mesh.ends[self.number]:
             if end.over is None and (end.lands or how == "writes") and end.view.meets(view):
@@ -155,7 +165,7 @@ class Device(Machine):
                 facts: dict[str, Any] = dict(sender=end.copy.sender, there=end.copy.receiver)
                 facts["does"] = how
                 facts |= dict(text=line_words(equation), place=view, copy=end.copy.line)
-                self.wrong(equation, key, waited=self.waited(end), **facts)
+                self.wrong(equation, words or key, waited=self.waited(end), **facts)
 
     def is_there(self, end: End, view: View) -> bool:
         """Whether an earlier copy brought to a place the bytes that a copy in flight brings."""
@@ -185,10 +195,13 @@ class Device(Machine):
         for words, facts in self.clashes(there, view):
             signals, signallers = "", sorted(mesh.signalled[me])
             if signallers and there not in signallers:
-                signals = sentence("signals_come_from", devices=device_words(signallers), me=me)
+                who = dict(devices=mesh.shape.names(signallers), me=mesh.shape.name(me))
+                signals = sentence("signals_come_from", **who)
+            if copy.source.array.dtype.kind == "f" and np.isnan(copy.source.array).all():
+                words, signals = "sends_what_is_not_there", ""
             mesh.time.sends(me, there, view.array.nbytes, copy.line, view, ())
             mesh.time.wire.transfers[-1].crossed = True
-            facts |= dict(there=there, place=view, text=copy.line)
+            facts |= dict(there=there, place=view, text=copy.line, source=copy.source)
             self.wrong(equation, words, signals=signals, **facts)
 
     def clashes(self, there: int, view: View) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -197,7 +210,10 @@ class Device(Machine):
         for end in mesh.ends[there]:
             if not mesh.clocks.knows(me, there, end.over) and end.view.meets(view):
                 words = "lands_where_another_lands" if end.lands else "lands_before_it_is_sent"
-                yield words, dict(other=end.copy.line, sender=end.copy.sender)
+                yield (
+                    words,
+                    dict(other=end.copy.line, sender=end.copy.sender, first=end.copy.source),
+                )
         for access in mesh.accesses[there].values():
             if not mesh.clocks.knows(me, there, access.epoch) and access.view.meets(view):
                 yield _LANDS_BEFORE[access.how], dict(other=access.line)
@@ -218,9 +234,11 @@ class Device(Machine):
         remote = is_remote(equation)
         at = None if remote else self.semaphore(equation, *landing)
         copy = Copy(self.view(old, *source), self.view(new, *target), at, me, there, line)
-        self.meets_copies(equation, "reads", copy.source)
+        itself = there == me and copy.source.key == copy.target.key
+        words = "started_to_describe" if itself else ""
+        self.meets_copies(equation, "reads", copy.source, words=words)
         if there == me:
-            self.meets_copies(equation, "writes", copy.target, copy)
+            self.meets_copies(equation, "writes", copy.target, copy, words)
         else:
             self.lands(equation, there, copy)
         in_hbm = _in_hbm(equation)
@@ -231,11 +249,11 @@ class Device(Machine):
         self.fetched += [lands] * (there == me)
         array = self.part_on(peer, equation, landing, "no_such_semaphore")
         count, ends = signals_of(equation, old.nbytes), [lands] if remote else [sends, lands]
-        self.arrives(there, array, landing, Arrival(count, clock, time, ends))
+        self.arrives(there, array, landing, Arrival(me, count, clock, time, ends))
         if remote:
             array = self.part(equation, *sending, "no_such_semaphore")
             count = signals_of(equation, old.nbytes, 3)
-            self.arrives(me, array, sending, Arrival(count, clock, time, [sends]))
+            self.arrives(me, array, sending, Arrival(me, count, clock, time, [sends]))
         if not self.late:
             copy.land()
         return []
@@ -256,7 +274,7 @@ class Device(Machine):
             array = self.part_on(peer, equation, (ref, transforms), "no_such_semaphore")
             mesh.signalled[there].add(me)
         time = mesh.time.now[me] + (HOP_SECONDS if there != me else 0)
-        arrival = Arrival(int(count), mesh.clocks.carried(me), time)
+        arrival = Arrival(me, int(count), mesh.clocks.carried(me), time)
         self.arrives(there, array, (ref, transforms), arrival)
         return []
 

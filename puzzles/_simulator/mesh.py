@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,6 +145,7 @@ class Mesh:
         device, ready = semaphore.device, lambda: semaphore.value >= count
         self.wait(device, ready, words, machine, equation, semaphore, count)
         semaphore.waited += count
+        semaphore.taken += count
         self.clocks.join(device, semaphore.clock(self.count))
         now, latest = self.clocks.tick(device), 0.0
         for arrival, needed in semaphore.ended():
@@ -164,14 +166,47 @@ class Mesh:
     def _deadlock(self) -> None:
         """Raise `HazardError` with the line in which each device waits."""
         places: dict[str, list[int]] = {}
+        for device in self._waits:  # until the end of the picture
+            self.time.waits(device, self.time.wire.seconds, False)
         for device in range(self.count):
             text = str(self._waits[device]) if device in self._waits else sentence("device_ended")
             places.setdefault(text, []).append(device)
-        listed = "; ".join(f"{device_words(devices)} {text}" for text, devices in places.items())
-        for _, wait in sorted(self._waits.items()):
-            if wait.machine is not None:
-                wait.machine.wrong(wait.equation, "devices_deadlock", listed=listed)
-        raise UnsupportedError("a collective that some devices never call")
+        listed = "; ".join(f"{self.shape.names(who)} {text}" for text, who in places.items())
+        waits = [wait for _, wait in sorted(self._waits.items()) if wait.machine is not None]
+        # A part of the bytes shows the cause better than none.
+        partial = (wait for wait in waits if wait.semaphore and wait.semaphore.value)
+        wait = next(partial, next(iter(waits), None))
+        if wait is None or wait.machine is None:
+            raise UnsupportedError("a collective that some devices never call")
+        words = "devices_deadlock" if wait.semaphore is None else "devices_wait_in_vain"
+        words = "devices_wait_for_too_much" if wait.semaphore and wait.semaphore.came else words
+        wait.machine.wrong(wait.equation, words, listed=listed, came=self._came(wait))
+
+    def _came(self, wait: _Wait) -> str:
+        """All that came to the semaphore of a wait, by sender; if nothing did, all copies."""
+        if (semaphore := wait.semaphore) is None:
+            return ""
+        in_bytes = wait.words == "device_waits_for_bytes"
+        unit = sentence("unit_of_bytes" if in_bytes else "unit_of_signals")
+        device = self.shape.name(semaphore.device)
+        facts: dict[str, Any] = dict(name=semaphore.name, device=device, unit=unit)
+        if not semaphore.came:
+            pairs = Counter((copy.source, copy.target) for copy in self.time.wire.transfers)
+            copies = ", ".join(
+                f"{self.shape.name(a)} to {self.shape.name(b)}" + f" ({n} times)" * (n > 1)
+                for (a, b), n in sorted(pairs.items())
+            )
+            words = "nothing_came" if in_bytes and copies else "nothing_came_at_all"
+            return sentence(words, **facts, copies=copies)
+        came = sorted(semaphore.came.items())
+        facts["parts"] = ", ".join(f"{size:,} from device {self.shape.name(n)}" for n, size in came)
+        taken = sentence("earlier_waits_took", taken=semaphore.taken) if semaphore.taken else ""
+        missing, others = wait.count - semaphore.value, self.semaphores.values()
+        own = (s for s in others if s.device == semaphore.device and s is not semaphore)
+        alike = [s.name for s in own if s.came.total() == missing < wait.count]
+        if alike and not taken:
+            taken = sentence("came_to_another", name=alike[0], missing=missing)
+        return sentence("came_in_all", **facts, total=semaphore.came.total(), taken=taken)
 
     def _finish(self) -> None:
         """Raise `HazardError` if a semaphore is not back at zero; barriers come first."""
@@ -192,10 +227,3 @@ def line_words(equation: JaxprEqn | None) -> str:
     """An equation's line, in backticks; JAX does not know those of `sync_copy` and the like."""
     text = "" if equation is None else text_of(equation.source_info)
     return f"`{text}`" if text else "in the kernel"
-
-
-def device_words(devices: Sequence[int]) -> str:
-    """ "device 2", or "devices 0, 1 and 3"."""
-    if len(devices) == 1:
-        return f"device {devices[0]}"
-    return f"devices {', '.join(map(str, devices[:-1]))} and {devices[-1]}"

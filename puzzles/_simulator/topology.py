@@ -23,6 +23,17 @@ class Topology:
         """The coordinates of a device, along all axes."""
         return [*map(int, np.unravel_index(device, self.sizes))]
 
+    def name(self, device: int) -> str:
+        """A device's number; on a mesh of several axes, its coordinates: "(1, 0)"."""
+        return str(device if len(self.sizes) == 1 else tuple(self.coordinates(device)))
+
+    def names(self, devices: Sequence[int]) -> str:
+        """ "device 2", or "devices 0, 1 and 3"."""
+        names = [*map(self.name, devices)]
+        if len(names) == 1:
+            return f"device {names[0]}"
+        return f"devices {', '.join(names[:-1])} and {names[-1]}"
+
     def coordinates_of(self, given: Any, device: int) -> list[int]:
         """The coordinates in a device id; an id by names has those of `device` along other axes."""
         if isinstance(given, Mapping):

@@ -77,6 +77,8 @@ def all_to_all(x: Float[Array, "D M N"]) -> Float[Array, "D M N"]:
 # show(all_to_all)
 
 # %% tags=["author"]
+import math
+
 import jax.numpy as jnp
 
 from puzzles import Launch, Puzzle
@@ -88,6 +90,12 @@ from puzzles.collectives.ring_reduce_scatter import make_inputs
 
 def audit(launch: Launch, *, wire: Wire) -> None:
     at_once(wire, wire.devices - 1)
+    x = launch.inputs[0]
+    chunks = launch.hbm_bytes_read // (math.prod(x.shape[1:]) * x.dtype.itemsize)
+    assert chunks <= wire.devices, (
+        f"each device copies {chunks} chunks, but it has {wire.devices}: copy each chunk once. Its "
+        "own chunk needs no copy to another device, so the others are `me + k` for `k` from 1"
+    )
 
 
 def scale(M=1024, N=1024):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
 
@@ -19,7 +21,7 @@ from puzzles._program import fingerprint
 from puzzles._puzzle import Mistake, Puzzle, mutate
 from puzzles._regions import RegionError
 from puzzles._rules import Breach, sentence
-from puzzles._simulator import step_by_step
+from puzzles._simulator import HazardError, Semantics, Wire, run_devices, step_by_step
 
 
 def mistake_on_record(run: Run) -> str | None:
@@ -76,8 +78,50 @@ def _same_with_ones(run: Run, mistake: Mistake) -> bool:
     return own is not None and theirs is not None and alike(run.puzzle, own, theirs)
 
 
-def _likest_first(run: Run) -> list[Mistake]:
-    """The known mistakes in values, sorted by how few of their lines differ from the answer's."""
+def copies_on_record(run: Run) -> str | None:
+    """The message of a known mistake whose devices make the same wrong copies, or None.
+
+    Copies are wrong if the solution makes no such copies. Else a wait or a signal is at fault,
+    which the message identifies only if it has several amounts: these depend on the data.
+    Find-the-bug puzzles are left out, because this would give their bug away.
+    """
+    case, puzzle = run.case, run.puzzle
+    if case.fresh or puzzle.starter is not None or (own := _misled(run.traced)) is None:
+        return None
+    amounts = set(re.findall(r"waiting for ([\d,]+)", own[0]))
+    if not own[1] - _sent(run_devices(case.reference, Semantics()).wire) and len(amounts) < 3:
+        return None
+    for mistake in _likest_first(run, "memory"):
+        if run.answer.affords(case) and own == _misled_by(case, mistake):
+            return sentence("known_copies", mistake=mistake.name)
+    return None
+
+
+def _misled(traced: Traced) -> tuple[str, Counter[tuple[int, int, str]]] | None:
+    """The message of a run's hazard, without lines of code, and its copies; None if it is safe."""
+    try:
+        run_devices(traced, Semantics())
+    except HazardError as error:
+        line = r" \(`[^`]*`\)|, in `[^`]*`| in `[^`]*`(?= \(waiting)"
+        return re.sub(line, "", error.finding.says), _sent(error.wire)
+    return None
+
+
+def _sent(wire: Wire) -> Counter[tuple[int, int, str]]:
+    """The copies between devices, by sender, receiver and place."""
+    return Counter((copy.source, copy.target, str(copy.place)) for copy in wire.transfers)
+
+
+@lru_cache(maxsize=512)
+def _misled_by(case: Case, mistake: Mistake) -> tuple[str, Counter[tuple[int, int, str]]] | None:
+    try:
+        return _misled(_traced(case, mistake))
+    except Exception:
+        return None
+
+
+def _likest_first(run: Run, stage: str = "values") -> list[Mistake]:
+    """The known mistakes of a stage, sorted by how few of their lines differ from the answer's."""
     own = {line.strip() for line in run.answer.code.text.splitlines()}
 
     def unlike(mistake: Mistake) -> int:
@@ -87,7 +131,7 @@ def _likest_first(run: Run) -> list[Mistake]:
             return len(own)
         return len(own ^ {line.strip() for line in text.splitlines()})
 
-    return sorted((m for m in run.puzzle.mistakes if m.stage == "values"), key=unlike)
+    return sorted((m for m in run.puzzle.mistakes if m.stage == stage), key=unlike)
 
 
 def _only_nan(run: Run) -> bool:
