@@ -170,6 +170,18 @@ def gmm(transposed: bool):
     return fn, S((256, 256), bf16), S((3, 256, 512), bf16), sizes
 
 
+def gmm_on_one_core(transposed: bool):
+    """The same by `pallas_call`, which an option of tokamax chooses."""
+    one_core = of("tokamax._src.config", "disable_multi_core_mode")
+    fn, *args = gmm(transposed)
+
+    def run(*arrays):
+        with one_core(True):
+            return fn(*arrays)
+
+    return run, *args
+
+
 def hyper_connections(name: str):
     """mHC: four residual streams of 128 tokens, mixed before and after a layer."""
     x, streams, weights = S((128, 1024), bf16), S((128, 4096), bf16), S((24, 4096), f32)
@@ -213,9 +225,53 @@ def router_select():
     return functools.partial(fn, topk=8), S((256, 256), f32)
 
 
-def transposed():
-    fn = of(f"{TOKAMAX}.experimental.mla.v2.transpose", "xpose_pipeline")
-    return functools.partial(fn, transpose_axes=(1, 0, 2)), S((256, 256, 128), bf16)
+def transposed(name: str, *shape: int):
+    fn = of(f"{TOKAMAX}.experimental.mla.v2.transpose", name)
+    return functools.partial(fn, transpose_axes=(1, 0, 2)), S(shape, bf16)
+
+
+def pinned():
+    fn = of(f"{TOKAMAX}.experimental.mla.v2.transpose", "pin_vmem_custom_call")
+    return fn, S((256, 512), bf16)
+
+
+def rope():
+    fn = of(f"{TOKAMAX}.deepseek_rope.pallas_mosaic_tpu_kernel", "rope")
+    positions = np.random.default_rng(0).permutation(512)[:64]
+    return fn, S((64, 8, 512), bf16), jnp.asarray(positions, i32), S((512, 64), f32)
+
+
+def combine():
+    """The last launch of tokamax's fused mixture of experts, by itself."""
+    build = of(f"{TOKAMAX}.experimental.fused_moe.kernel", "build_combine_kernel")
+    steady = dict(t_local=256, topk=2, hidden=1024, lane_blocks=8, wire_dtype=bf16, out_dtype=bf16)
+    places = np.random.default_rng(0).permutation(512).reshape(256, 2)
+    weights = jnp.full((256, 2), 0.5, f32)
+
+    def fn(*arrays):
+        return build(**steady)(*arrays)
+
+    return fn, S((512, 8, 128), bf16), weights, jnp.asarray(places, i32)
+
+
+def tgmm_first():
+    fn = of(f"{TOKAMAX}.ragged_dot.pallas_mosaic_tpu_kernel", "tgmm")
+    fn = functools.partial(fn, precision=jax.lax.Precision.DEFAULT, out_dtype=f32)
+    return fn, S((256, 256), bf16), S((256, 256), bf16), jnp.array([100, 156], i32)
+
+
+def kda_states(sequences: bool):
+    """The states between the chunks of tokens, of one sequence or of two."""
+    states = of(f"{TOKAMAX}.kda.common", "chunk_gated_delta_rule_fwd_h")
+    x = S((2, 1, 256, 128), f32)
+    starts = jnp.array([0, 128, 256], i32) if sequences else None
+    chunks = jnp.array([[0, 0], [0, 1], [1, 0], [1, 1]], i32) if sequences else None
+
+    def fn(k, w, u, gates):
+        lists = dict(cu_seqlens=starts, chunk_indices=chunks)
+        return states(k, w, u, gk=gates, chunk_size=64, **lists)
+
+    return fn, x, x, x, x
 
 
 def operator(path: str, like: str = ""):
@@ -413,7 +469,17 @@ KERNELS: tuple[tuple[str, str, str, Callable[[], tuple]], ...] = (
     ("tokamax", "scatter_rows", "256 rows, SparseCores", scatter_rows),
     ("tokamax", "pack_nonnegative", "64 × 2048, SparseCores", pack_nonnegative),
     ("tokamax", "pallas_select", "8 of 256 experts", router_select),
-    ("tokamax", "xpose_pipeline", "256 × 256 × 128", transposed),
+    ("tokamax", "xpose_pipeline", "256 × 256 × 128",
+     lambda: transposed("xpose_pipeline", 256, 256, 128)),
+    ("tokamax", "xpose_full", "64 × 32 × 128", lambda: transposed("xpose_full", 64, 32, 128)),
+    ("tokamax", "pin_vmem", "256 × 512", pinned),
+    ("tokamax", "rope", "64 tokens of 8 × 512", rope),
+    ("tokamax", "combine", "256 tokens, 2 experts each", combine),
+    ("tokamax", "tgmm", "groups of 100 and 156", tgmm_first),
+    ("tokamax", "kda states", "2 heads of 256 × 128", lambda: kda_states(sequences=False)),
+    ("tokamax", "kda states", "2 sequences of 128", lambda: kda_states(sequences=True)),
+    ("tokamax", "gmm_v2", "on one core", lambda: gmm_on_one_core(transposed=False)),
+    ("tokamax", "tgmm_v2", "on one core", lambda: gmm_on_one_core(transposed=True)),
     ("tokamax", "ragged_gather_reduce", "8192 × 4096, SparseCores",
      lambda: operator("ragged_gather_reduce", "8192x4096")),
     *(("tokamax", path.rpartition(".")[2], "its smallest benchmark", partial(operator, path))
