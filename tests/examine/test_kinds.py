@@ -75,7 +75,7 @@ def test_an_input_that_is_sent_is_not_written_and_two_senders_share_no_place() -
     found = examine(fn, TILE)
     assert not any(one.kind == "alias" for one in found.findings)
     (one,) = (one for one in found.findings if one.kind == "hazard")
-    assert "one from device 0 (`copy.start()`)" in one.says
+    assert "`x_ref` of device 0 (`copy.start()`), and `x_ref` of device 1" in one.says
 
 
 def test_a_finding_is_told_of_each_launch_of_one_name() -> None:
