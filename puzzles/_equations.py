@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from traceback import walk_tb
 from typing import Any
 
@@ -116,6 +117,7 @@ def copy_parts(tree: Any, leaves: Sequence[Any]) -> tuple[Part, ...]:
     return copy_ends(tree, leaves)[0][:3]
 
 
+@lru_cache(maxsize=1024)
 def is_remote(equation: JaxprEqn) -> bool:
     """Whether a `dma_start` copies to another device."""
     return equation.params["tree"].unflatten(equation.invars)[-1] is not None

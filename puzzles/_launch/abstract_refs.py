@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,7 @@ def place(aval: Any) -> str:
     return "hbm" if space == "any" else space
 
 
+@lru_cache(maxsize=256)
 def scoped_names(jaxpr: Any) -> list[str]:
     """The names of what `run_scoped` allocates: parameters, or `VMEM((8, 128), float32)`."""
     names = jaxpr.debug_info.arg_names or ()

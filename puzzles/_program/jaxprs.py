@@ -281,7 +281,8 @@ class Interpreter:
         env.update(zip(jaxpr.invars, args, strict=True))
         for n, (equation, operands, planned) in enumerate(plan.steps):
             outs = self.step(equation, planned, [env[key] for key in operands], n, *where)
-            env.update(zip(equation.outvars, outs, strict=True))
+            for variable, value in zip(equation.outvars, outs, strict=True):
+                env[variable] = value
         return [env[key] for key in plan.results]
 
     def _plan(self, jaxpr: Jaxpr) -> Plan:

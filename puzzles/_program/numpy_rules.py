@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import JaxprEqn
-from puzzles._program.scalar_rules import RULES, narrow, wide
+from puzzles._program.scalar_rules import ELEMENTWISE, RULES, narrow, wide
 
 Rule = Callable[[dict[str, Any], list[np.ndarray]], Any]
 
@@ -41,7 +41,11 @@ def rule_of(equation: JaxprEqn) -> Callable[[list[np.ndarray]], list[np.ndarray]
         if equation.primitive.multiple_results:
             return lambda values: list(map(np.asarray, block(params, values), dtypes))
         return lambda values: [np.asarray(block(params, values), dtypes[0])]
-    if (scalar := RULES.get(name)) is not None and params.get("out_dtype") is None:
+    if params.get("out_dtype") is not None:
+        return None
+    if (plain := ELEMENTWISE.get(name)) is not None:
+        return lambda values: [np.asarray(plain(*values), dtypes[0])]
+    if (scalar := RULES.get(name)) is not None:
         return lambda values: [np.asarray(scalar(equation, values, 0), dtypes[0])]
     return None
 

@@ -80,12 +80,14 @@ def _div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    if not np.issubdtype(x.dtype, np.integer):
+    if np.all(y) or not np.issubdtype(x.dtype, np.integer):
         return np.fmod(x, y)
     return np.where(y == 0, x, np.fmod(x, np.where(y == 0, np.ones_like(y), y)))
 
 
 def _select(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+    if not which.ndim:
+        return cases[int(which)]
     out = cases[0]
     for n, case in enumerate(cases[1:], 1):
         out = np.where(which if which.dtype == bool else which == n, case, out)
@@ -123,7 +125,7 @@ def _iota(equation: JaxprEqn, _: list[np.ndarray], rank: int) -> np.ndarray:
     return np.broadcast_to(along, shape).reshape((1,) * rank + tuple(shape))
 
 
-_ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
+ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
     "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "div": _div,
     "rem": _rem, "max": np.maximum, "min": np.minimum, "neg": np.negative,
     "sign": lambda x: np.where(x == 0, x, np.sign(x)),  # the sign of -0.0 is -0.0
@@ -138,7 +140,7 @@ _SAME_DATA = (
     "max_contiguous",
 )  # fmt: skip
 RULES: dict[str, Rule] = {
-    **{name: elementwise(function) for name, function in _ELEMENTWISE.items()},
+    **{name: elementwise(function) for name, function in ELEMENTWISE.items()},
     **dict.fromkeys(_SAME_DATA, _same_data),
     "convert_element_type": _cast,
     "integer_pow": lambda equation, values, _: np.power(wide(values[0]), equation.params["y"]),

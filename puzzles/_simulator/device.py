@@ -223,11 +223,10 @@ class Device(Machine):
         mesh, me, line = self.mesh, self.number, line_words(equation)
         there = self.there(equation, device, "copies_to_no_such_device")
         old, same = (self.end(equation, *part) for part in (source, target))
-        source_form, target_form = (f"{x.dtype}{list(x.shape)}" for x in (old, same))
         if equation.params.get("add"):
-            raise UnsupportedError(f"an addition of {source_form} to {target_form}, {line}")
-        if source_form != target_form:
-            forms = dict(source=source_form, target=target_form)
+            raise UnsupportedError(f"an addition of {_form(old)} to {_form(same)}, {line}")
+        if (old.dtype, old.shape) != (same.dtype, same.shape):
+            forms = dict(source=_form(old), target=_form(same))
             self.wrong(equation, "copy_between_forms", "unequal-copy", **forms)
         peer = self.enters(equation, there, "copies")
         new = self.part_on(peer, equation, target, "copy_of_a_ref_outside")
@@ -287,6 +286,10 @@ class Device(Machine):
         flops = 2 * math.prod(equation.outvars[0].aval.shape) * inner
         self.mesh.time.works(self.number, flops)
         return self.computation(equation)(self, equation, values)
+
+
+def _form(array: np.ndarray) -> str:
+    return f"{array.dtype}{list(array.shape)}"
 
 
 def _collective(on: Any, equation: JaxprEqn, _: Values) -> Values:

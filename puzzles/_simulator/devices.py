@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from puzzles._jax import JaxprEqn, close
-from puzzles._launch import Traced
+from puzzles._launch import Launch, Traced
 from puzzles._program import (
     COLLECTIVES,
     FUEL,
     ProgramInterpreter,
+    UnreadableError,
     Values,
     axes_around_kernels,
+    kernel_calls,
     mesh_axes,
     one_blas_thread,
 )
@@ -35,11 +38,13 @@ from puzzles._simulator.wire import V5E_SPEEDS, Speeds, Wire
 class DevicesRun(ProgramRun):
     """The run of a program on a mesh: global results, and the traffic between the devices.
 
-    operations: equations of the kernels, on all devices.
+    operations: equations of the kernels, on all devices. known: launches that were read before the
+    run.
     """
 
     wire: Wire = field(default_factory=Wire)
     operations: int = 0
+    known: dict[JaxprEqn, Launch] = field(default_factory=dict)
 
 
 @one_blas_thread()
@@ -61,6 +66,9 @@ def run_devices(
     far, for a race, a deadlock or a semaphore left above zero.
     """
     run = DevicesRun(wire=Wire(speeds))
+    with suppress(UnreadableError):
+        pairs = zip(kernel_calls(traced.jaxpr.jaxpr), traced.launches, strict=True)
+        run.known = {call: launch for call, launch in pairs if not launch.scalars}
     leaves = [np.asarray(x) for x in drawn_leaves(traced.leaves)]
     try:
         with np.errstate(all="ignore"):
@@ -125,7 +133,8 @@ class _Body(ProgramInterpreter):
         self.launched = self.met = 0
 
     def _runs(self, call: JaxprEqn, values: Values) -> Values:
-        log, run = RunLog(launch_of(call, values)), self.program.log
+        run = self.program.log
+        log = RunLog(run.known.get(call) or launch_of(call, values))
         run.trails.append(log)
         device = Device(self.mesh, self.number, self.launched, call, log, self.program.how)
         self.launched += 1
