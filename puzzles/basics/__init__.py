@@ -66,7 +66,7 @@ Training differentiates every kernel that a model calls.""",
 
 OUTRO = """## Where to go next
 
-You began with one Ref. By now you can look at a kernel and say which block is in VMEM at each step,
+You began with a kernel of one line. By now you can look at a kernel and say which block is in VMEM at each step,
 when it moves, how much that costs, and how JAX gets the gradient. Three notebooks build on that.
 Start with any of them:
 

@@ -12,8 +12,8 @@ from puzzles import INTERPRET
 #
 # A JAX function takes arrays and returns arrays. A **kernel** takes **Refs** and returns nothing. A
 # Ref is a handle to a buffer, here in VMEM, the TPU's small memory right next to the arithmetic
-# units. `pallas_call` copies the input there from HBM, the large memory where `jax.Array`s live,
-# and the output back.
+# units. `jax.Array`s live in HBM, the large memory: `pallas_call` copies the input from there to
+# VMEM, and the output back.
 #
 # ![x is copied from HBM to VMEM, the kernel reads x_ref and writes o_ref, and the result is copied back to HBM.](diagrams/basics/add_ten.svg)
 #
@@ -51,10 +51,10 @@ def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 # %% [markdown]
 # A `jax.ShapeDtypeStruct` is a shape and dtype without data. `interpret=INTERPRET` runs the kernel
-# on the CPU unless there is a TPU. A pass prints a *receipt*: bytes moved between HBM and VMEM,
-# VMEM used, and a lower bound on the time on a v5e, a small TPU. The bound is computed, not
-# measured. VMEM is 16 to 128 MiB, depending on the chip. A v5e has 128 MiB, and a kernel gets 16 of
-# them unless it asks for more. Before it prints a pass, `check` also runs your kernel in a
+# on the CPU unless there is a TPU. If your answer is right, `check` prints a *receipt*: bytes moved
+# between HBM and VMEM, VMEM used, and a lower bound on the time on a v5e, a small TPU. The bound is
+# computed, not measured. VMEM is 16 to 128 MiB, depending on the chip. A v5e has 128 MiB, and a
+# kernel gets 16 of them unless it asks for more. Before that, `check` also runs your kernel in a
 # simulator of the TPU's memory, and lowers it for Mosaic, the compiler of TPU kernels.
 #
 # <details>

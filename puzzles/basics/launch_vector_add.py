@@ -22,7 +22,7 @@ from puzzles import INTERPRET
 #
 # ![The third step of a row of blocks hangs over the right edge of all three arrays.](diagrams/basics/launch_vector_add.svg)
 #
-# Use blocks of `bm` × `bn`. If a large array were a single block, it would not fit into VMEM.
+# Use blocks of `bm` × `bn`: a single block for all of a large array would not fit into VMEM.
 
 
 # %%

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from puzzles import INTERPRET
 
 # %% [markdown]
-# ## outer_product: each operand sees the part of the grid that it needs
+# ## outer_product: each operand uses the program ids that it needs
 #
 # Every index map receives **all** program ids, and returns as many block indices as **its own
 # array** has axes. Here, step `(i, j)` needs block `i` of `a` and block `j` of `b`.

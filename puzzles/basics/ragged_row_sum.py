@@ -26,8 +26,8 @@ from puzzles import INTERPRET
 # ![The third block of a row hangs over the right edge of x; what lies beyond the array is marked.](diagrams/basics/ragged_row_sum.svg)
 #
 # `jax.lax.broadcasted_iota(jnp.int32, shape, 1)` gives a block of column numbers, from 0. `N`, the
-# array's width, is a Python int, bound by `functools.partial`. The rest is `row_sum`. Do the
-# ragged rows need a mask?
+# array's width, is a Python int, bound by `functools.partial`. The rest is `row_sum`. Do
+# rows beyond M need a mask?
 
 
 # %%

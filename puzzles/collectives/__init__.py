@@ -34,6 +34,7 @@ MAIN_ROAD = (
     "ring_all_gather",
     "ring_all_reduce",
     "fix_the_ring",
+    "bidirectional_all_gather",
     "all_to_all",
     "all_gather_matmul",
     "collective_matmul",

@@ -24,7 +24,7 @@ from puzzles.collectives import barrier, neighbours
 # and only then wait.
 #
 # The wire costs nothing as long as a product takes longer than a copy. On v5e, in bf16, this holds
-# if `w` has about 4,400 columns or more on each device, and `x` has rows enough to fill the unit.
+# if `w` has about 4,400 columns or more on each device, and `x` has enough rows to fill the unit.
 
 
 # %%

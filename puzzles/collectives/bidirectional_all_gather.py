@@ -13,7 +13,7 @@ from puzzles.collectives import barrier, neighbours
 # ## bidirectional_all_gather: both directions
 #
 # A link between two chips carries data in both directions at the same time. So far everything went
-# to the right, so that on a closed ring half of each link was idle.
+# to the right, and half of each link was idle.
 #
 # Split every block. Its first half travels to the right, its second half to the left. A step then
 # takes half the time, for the same bytes.

@@ -11,7 +11,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## broadcast_ring: first, middle, last
 #
-# Every device must end with the block of device 0. It travels hand to hand: device 0 sends it to
+# Every device must end with the block of device 0. It goes from hand to hand: device 0 sends it to
 # device 1, device 1 to device 2, and the last device keeps it. (The spec takes the first block of
 # `lax.all_gather`.)
 #

@@ -22,8 +22,8 @@ pipelines_on_cpu()
 #
 # * from `bidirectional_all_gather`: halves travel in both directions into `all_ref`, a buffer in HBM
 #   with a place for each half, so there are no slots and no credits;
-# * from `pipelined_matmul`, in `pipelines.ipynb`: `emit_pipeline` copies blocks to VMEM and
-#   multiplies;
+# * from `pipelined_matmul`, in `pipelines.ipynb`: `emit_pipeline` copies blocks to VMEM, where they
+#   are multiplied;
 # * from `all_gather_matmul`: multiply what you have while the next part travels.
 #
 # In step `i` two halves leave, the first half of block `me - i` to the right and the second half of
@@ -74,7 +74,7 @@ def collective_matmul_kernel(
     )
 
     def owner(i, way):
-        # Whose half leaves in step i, to the right (way 0) or to the left (way 1)?
+        # Whose half leaves in step i to the right (way 0), and whose to the left (way 1)?
         # `i` and `way` may be traced: no Python `if`.
         ### BEGIN SOLUTION
         return lax.rem(me + jnp.where(way == 0, n - i, i), n)
@@ -154,21 +154,27 @@ def collective_matmul(
 # compare_gathers("v5e", "v6e")
 
 # %% [markdown]
-# On v5e the product of a block takes about as long as its copy, so overlapping them pays.
-# `all_gather_matmul` does so, but nothing runs while its operands come to VMEM and its result leaves
-# VMEM, and this result, in f32, would fill 64 MiB. `collective_matmul` also overlaps the copies in
-# HBM. But it reads all of `w` again for each half, so at this size two directions and then one large
-# product are faster. Its products do more operations for each byte if there are more rows and `K` is
-# larger: `compare_gathers("v5e", M=2048, K=512)` gives 221 µs for it, and 253 µs for two directions.
+# On v5e the product of a block takes about as long as its copy, so there is much to hide. Still, at
+# this size the fastest way is to gather in both directions, then multiply:
 #
-# On v6e the matrix unit is almost five times as fast and the links are twice as fast. In one
-# direction the wire decides, so the second direction pays. With two directions HBM decides:
-# `collective_matmul` reads 18 MiB and writes 32 MiB, which takes at least 32 µs.
+# * `all_gather_matmul` hides its copies to the neighbour, but not those of its operands to VMEM or
+#   of its result back. In f32 this result takes 64 MiB of VMEM.
+# * `collective_matmul` hides its copies between HBM and VMEM, too. But it reads `w` again for each
+#   half: 16 MiB instead of 2, even with all rows of a half in one block, as here.
+#
+# With more rows and a larger `K`, each byte from HBM is used in more operations:
+# `compare_gathers("v5e", M=2048, K=512)` gives 221 µs for `collective_matmul`, and 253 µs for the
+# best of the others.
+#
+# On v6e the matrix unit is almost five times as fast, but HBM and the links only twice, so all four
+# ways wait for bytes. `collective_matmul` is the fastest here, if only just: it reads 18 MiB from HBM
+# and writes 32 MiB, which takes at least 32 µs.
 #
 # Use XLA's collective if nothing can run meanwhile, or if XLA overlaps it by itself. XLA can split
-# a gather before a matmul in the same way: this is called a [windowed
-# einsum](https://dl.acm.org/doi/10.1145/3567955.3567959). A kernel pays when the work between the
-# copies is itself a kernel, such as attention or a grouped matmul.
+# a gather before a matmul in the same way, as [Wang et
+# al.](https://dl.acm.org/doi/10.1145/3567955.3567959) describe; its flags call this a windowed
+# einsum. A kernel pays when the work between the copies is itself a kernel, such as attention or a
+# grouped matmul.
 #
 # ### Where to go next
 #

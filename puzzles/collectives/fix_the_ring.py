@@ -14,8 +14,9 @@ from puzzles.collectives import barrier, neighbours
 # ## fix_the_ring: find the bug
 #
 # This kernel takes the maximum of all blocks (`lax.pmax`), around the ring and through two slots,
-# with credits. A colleague made it faster: while the block in slot `here` is still leaving, it
-# already takes the maximum with the block that has arrived.
+# with credits. A colleague made it faster: while the block in slot `here` is still leaving, the
+# kernel already takes the maximum with the block that has arrived. So `copy.wait()` became
+# `.wait_recv()`, for what arrives, and `.wait_send()`, for what leaves.
 #
 # It has passed every test for a year, and most runs in JAX's own simulator give the right
 # numbers. Then a training job on a thousand chips gives a wrong maximum, once a week.

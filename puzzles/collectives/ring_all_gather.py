@@ -118,7 +118,7 @@ PUZZLE = Puzzle(
         "in step 0. Whose block is that?",
         "Block `me - i`, modulo `n`. `lax.rem` of a negative number is negative, so add `n` first. "
         "Source and target are the same part of `o_ref`.",
-        "Four lines: the part of `o_ref`; a remote copy of it onto itself, to the right, with "
+        "Four steps: the part of `o_ref`; a remote copy of it onto itself, to the right, with "
         "`recv_sems.at[i]`; start; wait.",
     ],
     explain="""After step i a device has the blocks `me - i - 1` to `me`. `copy.wait()` waits for the

@@ -16,9 +16,9 @@ from puzzles.collectives import barrier, neighbours
 # and each device adds those that arrive. Two slots are enough: in step `i` the block in slot `i %
 # 2` goes into the other slot of the right neighbour.
 #
-# Now a slot is written again: a trap. You wait for data from your **left** neighbour. That the
-# **right** one keeps up, you learn only through the whole ring. So if it hangs in step 0, you can
-# already be in step `n - 2`, and overwrite a slot that it is still sending.
+# Now a slot is written again: a trap. You wait for data from your **left** neighbour. News of the
+# **right** one reaches you only around the whole ring. So if it stalls in step 0, you can already
+# be in step `n - 2`, and overwrite a slot that it is still sending.
 #
 # The remedy is a **credit**: a signal to a `REGULAR` semaphore, which counts signals, not bytes.
 #

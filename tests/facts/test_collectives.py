@@ -59,7 +59,7 @@ def test_overlap_pays_where_the_prose_says_so() -> None:
     assert 0.8 < (gather.product / 4) / (gather.wire / 3) < 1.0
     assert v5e["bidirectional_all_gather"] < v5e["collective_matmul"] < v5e["ring_all_gather"]
     assert max(v5e, key=v5e.__getitem__) == "all_gather_matmul"
-    assert v6e["bidirectional_all_gather"] < 0.85 * v6e["ring_all_gather"]
+    assert min(v6e, key=v6e.__getitem__) == "collective_matmul"
     # The reads and writes of its products, its own block, and the halves that go and come.
     moved = (18 + 32 + 1 + 3) * 2**20 / CHIPS["v6e"].hbm_bytes_per_second
     assert 0.95 < moved / v6e["collective_matmul"] < 1

@@ -23,7 +23,7 @@ import puzzles
 from puzzles import _ladders
 from puzzles._compile import CHIPS, LINK_BYTES
 from puzzles._receipt import receipt_text
-from puzzles.collectives._costs import way
+from puzzles.collectives._costs import WAYS, way
 from puzzles.splash_attention import splash_multi_head
 from puzzles.splash_attention._costs import banded_tiles
 
@@ -50,7 +50,7 @@ NAMES = {
     "MIB": 2**20,
     "GIB": 2**30,
     **{one.__name__: one for one in (banded_tiles, inspect, jax, receipt_text, reference)},
-    **dict(wire_of=wire_of, way=way, LINK_BYTES=LINK_BYTES),
+    **dict(wire_of=wire_of, way=way, WAYS=WAYS, LINK_BYTES=LINK_BYTES),
     "mistaken": mistaken,
     **dict(np=np, jnp=jnp, S=S, CHIPS=CHIPS, splash_multi_head=splash_multi_head),
 }
