@@ -74,8 +74,8 @@ Start with any of them:
   masks that save work.
 * `grouped_matmul.ipynb`, if you build mixtures of experts: index maps that look up their blocks in
   a table.
-* `pipelines.ipynb`, if you serve models: you write the copies that `pallas_call` made for you here,
-  up to paged attention. After it, `collectives.ipynb` copies between chips.
+* `pipelines.ipynb`, if you serve models: you write `pallas_call`'s copies yourself, and end with
+  paged attention. After it, `collectives.ipynb` copies between chips.
 
 And your own kernels? The last cell shows `examine`, which needs no puzzle: it looks for mistakes
 and waste in the launches of any function. `puzzles.sweep` tries several block sizes of a function.

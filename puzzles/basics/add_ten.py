@@ -51,11 +51,11 @@ def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 # %% [markdown]
 # A `jax.ShapeDtypeStruct` is a shape and dtype without data. `interpret=INTERPRET` runs the kernel
-# on the CPU unless there is a TPU. If your answer is right, `check` prints a *receipt*: bytes moved
-# between HBM and VMEM, VMEM used, and a lower bound on the time on a v5e, a small TPU. The bound is
-# computed, not measured. VMEM is 16 to 128 MiB, depending on the chip. A v5e has 128 MiB, and a
-# kernel gets 16 of them unless it asks for more. Before that, `check` also runs your kernel in a
-# simulator of the TPU's memory, and lowers it for Mosaic, the compiler of TPU kernels.
+# on the CPU unless there is a TPU. `check` also runs your kernel in a simulator of the TPU's memory,
+# and lowers it for Mosaic, the compiler of TPU kernels. If all is right, it prints a *receipt*: bytes
+# moved between HBM and VMEM, VMEM used, and a lower bound on the time on a v5e, a small TPU. The
+# bound is computed, not measured. VMEM is 16 to 128 MiB, depending on the chip. A v5e has 128 MiB,
+# and a kernel gets 16 of them unless it asks for more.
 #
 # <details>
 # <summary>More: the other entry point</summary>

@@ -12,7 +12,7 @@ from puzzles import INTERPRET
 #
 # Here are `B` pairs of matrices, each small enough for VMEM. Step `b` multiplies pair `b`.
 #
-# But the arrays have three axes, and the kernel's `jnp.dot` needs Refs with two. `None` in a block
+# But the arrays have three axes, and the kernel multiplies Refs with two. `None` in a block
 # shape takes **one** index of that axis, and **squeezes** the axis: the Ref does not have it.
 #
 # ```text
@@ -65,7 +65,7 @@ def batched_matmul(lhs: Float[Array, "B M K"], rhs: Float[Array, "B K N"]) -> Fl
 # matmul's own three.
 #
 # The (8, 128) rule is about the last two axes of the *array*. A squeezed axis has block length 1,
-# which breaks the rule if it is one of these two. So squeeze leading axes, as here.
+# which breaks the rule if it is one of these two, and longer than 1. So squeeze leading axes, as here.
 
 # %% active="ipynb"
 # receipt(

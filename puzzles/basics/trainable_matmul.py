@@ -17,7 +17,7 @@ from puzzles import find
 # * **backward** gets the residuals and `g`, the gradient with respect to the result. It returns a
 #   tuple: one gradient for each argument.
 #
-# `defvjp` joins them. Then `jax.grad`, `jax.jit` and `jax.vmap` work. Forward mode, `jax.jvp`, and
+# `defvjp` gives `product` these rules. Then `jax.grad`, `jax.jit` and `jax.vmap` work. Forward mode, `jax.jvp`, and
 # second derivatives do not: JAX has not been given those rules.
 #
 # Write both rules, with `product` and with `find("matmul_gradients").solution`, the previous
