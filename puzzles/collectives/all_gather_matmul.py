@@ -23,8 +23,9 @@ from puzzles.collectives import barrier, neighbours
 # only reads them, so you may **multiply the same rows at the same time**. Start the copy, multiply,
 # and only then wait.
 #
-# The wire costs nothing as long as a product takes longer than a copy. On v5e, in bf16, this holds
-# if `w` has about 4,400 columns or more on each device, and `x` has enough rows to fill the unit.
+# The wire costs nothing as long as a product takes longer than a copy. On v5e, in bf16, this takes
+# at least 4,400 columns of `w` on each device, and enough rows of `x` to fill the matrix unit. If the
+# copies are short, it takes more, because of their latency.
 
 
 # %%

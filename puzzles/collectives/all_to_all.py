@@ -31,7 +31,8 @@ from puzzles.collectives import barrier
 #
 # On v5e a copy can go only to a chip whose distance is a power of two, as [JAX's
 # documentation](https://docs.jax.dev/en/latest/pallas/tpu/distributed.html) says. In a row of
-# four v5e chips the first and the last are 3 apart, so this kernel would need another route.
+# four v5e chips the first and the last are 3 apart, so these two cannot copy to each other, here or
+# in a ring.
 
 
 # %%

@@ -15,8 +15,8 @@ from puzzles.collectives import barrier, neighbours
 # A link between two chips carries data in both directions at the same time. So far everything went
 # to the right, and half of each link was idle.
 #
-# Split every block. Its first half travels to the right, its second half to the left. A step then
-# takes half the time, for the same bytes.
+# Split every block. Its first half travels to the right, its second half to the left. The bytes
+# of a step then take half the time. The latency of a copy stays.
 #
 # ![Four lanes with arrows that go down and up at the same time](diagrams/collectives/bidirectional_all_gather.svg)
 #

@@ -145,8 +145,8 @@ def collective_matmul(
 # ### What it costs, and when it pays
 #
 # Here are four ways to gather the rows and multiply them, with times by the receipt's model. The
-# first two gather, in one direction or in both, then multiply: the product takes as long as its
-# operations or its bytes in HBM, whichever is longer. The other two do both at the same time.
+# first two gather, in one direction or in both, then multiply: a product takes the longer of
+# two times, that of its operations and that of its bytes in HBM. The other two do both at the same time.
 
 # %% active="ipynb"
 # from puzzles.collectives import compare_gathers
@@ -157,18 +157,18 @@ def collective_matmul(
 # On v5e the product of a block takes about as long as its copy, so there is much to hide. Still, at
 # this size the fastest way is to gather in both directions, then multiply:
 #
-# * `all_gather_matmul` hides its copies to the neighbour, but not those of its operands to VMEM or
-#   of its result back. In f32 this result takes 64 MiB of VMEM.
-# * `collective_matmul` hides its copies between HBM and VMEM, too. But it reads `w` again for each
-#   half: 16 MiB instead of 2, even with all rows of a half in one block, as here.
+# * `all_gather_matmul` hides most of its copies to the neighbour, but not those of its operands to
+#   VMEM or of its result back. The table counts a bf16 result. In f32 it would take 64 MiB of VMEM.
+# * `collective_matmul` also overlaps its copies between HBM and VMEM. But it reads `w` again for
+#   each half: 16 MiB, not 2, though the table sets `bm` to all rows of a half.
 #
 # With more rows and a larger `K`, each byte from HBM is used in more operations:
 # `compare_gathers("v5e", M=2048, K=512)` gives 221 µs for `collective_matmul`, and 253 µs for the
 # best of the others.
 #
 # On v6e the matrix unit is almost five times as fast, but HBM and the links only twice, so all four
-# ways wait for bytes. `collective_matmul` is the fastest here, if only just: it reads 18 MiB from HBM
-# and writes 32 MiB, which takes at least 32 µs.
+# ways wait for bytes. `collective_matmul` is the fastest here, but only just: for its products alone
+# it reads 18 MiB from HBM and writes 32 MiB, in 32 µs.
 #
 # Use XLA's collective if nothing can run meanwhile, or if XLA overlaps it by itself. XLA can split
 # a gather before a matmul in the same way, as [Wang et

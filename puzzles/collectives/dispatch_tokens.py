@@ -24,7 +24,7 @@ from puzzles.collectives import barrier
 #
 # Where your rows land depends on what others send, so `places` was computed beforehand. How do you
 # wait for copies whose sizes others chose? You know **how many** rows they send you in all, and a semaphore
-# counts bytes: describe a copy of that many rows, and wait for it.
+# counts bytes: describe a copy of that many rows, never start it, and wait for it.
 #
 # In `pl.ds(start, size)` the size may be traced. Rows have the shape `(1, H)`, so the axis of rows is
 # not tiled, and any number of them can be copied. `o` begins as zeros, by `input_output_aliases`, and

@@ -17,8 +17,8 @@ from puzzles.collectives import barrier, neighbours
 # 2` goes into the other slot of the right neighbour.
 #
 # Now a slot is written again: a trap. You wait for data from your **left** neighbour. News of the
-# **right** one reaches you only around the whole ring. So if it stalls in step 0, you can already
-# be in step `n - 2`, and overwrite a slot that it is still sending.
+# **right** one reaches you only around the whole ring. So if the right one stalls in step 0, you
+# can be in step `n - 2`, and overwrite a slot that it still sends.
 #
 # The remedy is a **credit**: a signal to a `REGULAR` semaphore, which counts signals, not bytes.
 #
@@ -28,7 +28,7 @@ from puzzles.collectives import barrier, neighbours
 # ```
 #
 # At first slot 1 is free everywhere: step 0 needs no credit. At the end all semaphores must be back
-# at zero: give only credits that are used.
+# at zero: give only credits that will be used.
 
 
 # %%

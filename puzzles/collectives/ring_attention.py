@@ -24,7 +24,7 @@ from puzzles.collectives import barrier, neighbours
 # Attention is causal. A shard from a **later** device is masked out: skip its product. Your own
 # shard needs the causal mask, and earlier shards need no mask.
 #
-# A trap: your neighbour waits for every shard. Pass on also those that you skip.
+# A trap: your neighbour waits for every shard. Pass on even those that you skip.
 
 
 # %%
