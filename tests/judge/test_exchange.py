@@ -121,24 +121,23 @@ def test_two_statements_in_the_wrong_order_are_to_be_exchanged() -> None:
     assert f"the order of `{ADDED}` and the next statement: exchanging" in str(verdict.first)
 
 
-@pytest.mark.parametrize(
-    ("loop", "grows"),
-    [
-        ("for copy in copies:\n    copies.append(copy)", True),
-        ("for copy in copies:\n    copy.start()", False),
-        ("while True:\n    pass", True),
-    ],
-)
-def test_no_exchange_runs_forever(loop: str, grows: bool) -> None:
+def test_a_line_that_uses_wrong_variables_is_not_blamed_alone() -> None:
+    chunk = "back = 2 * i\n        chunk = x_ref[lax.rem(me - back + 2 * n, n)]\n        "
+    right = "slots_ref[there] += x_ref[lax.rem(me - i - 2 + 2 * n, n)]"
+    verdict = judged("ring_reduce_scatter", (right, chunk + "slots_ref[there] += chunk"))
+    assert "at the lines that set `back` and `chunk`: changing these" in str(verdict.first)
+
+
+@pytest.mark.parametrize(("call", "grows"), [("copies.append(copy)", True), ("f(copy)", False)])
+def test_no_exchange_runs_forever(call: str, grows: bool) -> None:
     """A right answer appends to a list; with the learner's loop over it, it never ends."""
-    assert any(map(_grows, ast.walk(ast.parse(loop)))) == grows
+    assert any(map(_grows, ast.walk(ast.parse(f"for copy in copies: {call}")))) == grows
+    assert any(map(_grows, ast.walk(ast.parse(f"while True: {call}"))))
 
 
 def test_a_statement_that_is_missing_has_its_place() -> None:
-    verdict = judged(
-        "grouped_outer",
-        ("o_ref[...] = acc_ref[...].astype(o_ref.dtype)", "pass  # not written yet"),
-    )
+    store = "o_ref[...] = acc_ref[...].astype(o_ref.dtype)"
+    verdict = judged("grouped_outer", (store, "pass  # not written yet"))
     assert "something is missing in place of `pass`: adding it alone" in str(verdict.first)
 
 
@@ -155,10 +154,8 @@ def test_an_exchange_that_is_right_in_a_square_case_only_is_no_cause() -> None:
         (2 * spec, 2 * spec.replace("(i, j)", "(j, i)")),
     )
     # The grid and both inputs' maps could be changed as well: a single line comes first.
-    line = (
-        "look at `out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j)),`: changing that line alone"
-    )
-    assert line in " ".join(str(verdict.first).split())
+    line = "out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j)),"
+    assert f"look at `{line}`: changing that line" in " ".join(str(verdict.first).split())
 
 
 def only_line(monkeypatch: pytest.MonkeyPatch, puzzle: str, mistake: str) -> str:

@@ -20,7 +20,7 @@ from puzzles._judge.case import Case, cases, fresh_case
 from puzzles._judge.explain.by_trying import first_wrong
 from puzzles._judge.explain.edits import edits
 from puzzles._judge.explain.partners import ALIKE, likeness, partners_of, tokens_of
-from puzzles._judge.explain.written import Written
+from puzzles._judge.explain.written import Written, unused
 from puzzles._judge.numbers import on_tpu
 from puzzles._judge.questions.work import audit
 from puzzles._rules import sentence
@@ -78,6 +78,7 @@ def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
     def edits_of_own(own: Written, partners: list[list[str]]) -> Iterator[_Exchange]:
         right = own.common_lines(partners[0] if partners else [])
         attempts = edits(own.source, fixed, right) if len(own.lines) > 2 else []
+        attempts.sort(key=lambda edit: not numbers and edit[1] != "order")
         for _, kind, line, text in attempts[: _EDITS if several is None else _EDITS // 2]:
             words = "line_order" if kind == "order" else _EXCHANGED["replace"]
             yield _Exchange(text, words, line)
@@ -98,14 +99,17 @@ def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
                     return several
                 if _right_as(run, own.tree.name, exchange):
                     more = "line" if exchange.more == 1 else f"{exchange.more} lines"
-                    effect = sentence(corrects)
                     facts = {"line": exchange.line, "other": exchange.other, "more": more}
                     form = "statement" if exchange.line[-2:-1] == "…" else "several"
                     words = _EXCHANGED[form] if exchange.more else exchange.words
                     if part := own.changed_part(exchange.text):
                         words, facts["part"] = "part_exchanged", part
-                    text = sentence(words, corrects=effect, **facts)
-                    if exchanges is not _single_lines or not exchange.more:
+                    if idle := [x for x in unused(exchange.text) if x not in unused(own.source)]:
+                        facts["names"] = " and ".join(f"`{name}`" for name in dict.fromkeys(idle))
+                        form = "two_unused" if exchange.other else "line_unused"
+                        words = words if exchange.more else form
+                    text = sentence(words, corrects=sentence(corrects), **facts)
+                    if not idle and (exchanges is not _single_lines or not exchange.more):
                         return text
                     several = several or text
     return several
@@ -175,9 +179,7 @@ def _several_lines(own: Written, partners: list[list[str]]) -> Iterator[_Exchang
         opcodes = _opcodes(own.lines, theirs)
         for one, two in itertools.combinations(opcodes, 2) if len(opcodes) <= _PLACES else ():
             shown = [
-                own.shown(min(i, j - 1), i, None)[0]
-                if i == j
-                else own.shown(i, j - 1, "\n".join(theirs[k:end]))[0]
+                own.shown(min(i, j - 1), j - 1, "\n".join(theirs[k:end]) if i < j else None)[0]
                 for _, i, j, k, end in (one, two)
             ]
             moved = {one[0], two[0]} == {"insert", "delete"}

@@ -102,11 +102,8 @@ def copied_in_part(run: Run) -> str | None:
     for launch in _launches(run):
         for operand in (*launch.inputs, *launch.outputs) if launch.exact else ():
             size = math.prod(operand.shape) * itemsize(operand.dtype)
-            alike = (
-                o.hbm_bytes
-                for o in theirs
-                if (o.shape, o.output) == (operand.shape, operand.output)
-            )
+            kind = operand.shape, operand.output
+            alike = (o.hbm_bytes for o in theirs if (o.shape, o.output) == kind)
             if not operand.piped and 0 < operand.hbm_bytes < size <= max(alike, default=0):
                 part, whole = amounts(operand.hbm_bytes, size)
                 words = "copied_out_in_part" if operand.output else "copied_in_part"
@@ -196,9 +193,8 @@ def _law(want: np.ndarray, got: np.ndarray, same: float) -> str | None:
 def rounds_on_the_way(run: Run) -> str | None:
     """A line that rounds an intermediate value, if the numbers are off by digits."""
     _, want, wrong = run.mismatch
-    if not run.puzzle.kernel:
-        return None
-    if wrong.excess * tolerance_of(want, run.puzzle.tolerance) >= _ROUNDED:
+    error = wrong.excess * tolerance_of(want, run.puzzle.tolerance)
+    if not run.puzzle.kernel or error >= _ROUNDED:
         return None
     new = foreign(narrowings(run.traced), narrowings(run.case.reference))
     return new[0].says if new else None

@@ -149,14 +149,10 @@ def _same_values(run: Run, mistake: Mistake) -> bool:
 
     A single case is not enough: all answers that wrongly read a huge number give that number.
     """
-    return (
-        _right_before(run, mistake)
-        and _gives(run, mistake, run.flat)
-        and all(
-            _gives(run.answer.on(later), mistake, elsewhere(run, later))
-            for later in _after(run, mistake)
-        )
-    )
+    if not (_right_before(run, mistake) and _gives(run, mistake, run.flat)):
+        return False
+    later = _after(run, mistake)
+    return all(_gives(run.answer.on(case), mistake, elsewhere(run, case)) for case in later)
 
 
 def _after(run: Run, mistake: Mistake) -> Iterator[Case]:

@@ -44,7 +44,8 @@ def _with_names_of(own: list[str], other: list[str]) -> list[str]:
 
     Only variables of lines that differ get other names, and only on these lines.
     """
-    ours, theirs = _without(own, other), _without(other, own)
+    ours = [line for line in own if line not in other]
+    theirs = [line for line in other if line not in own]
     old, new = _bound(theirs), _bound(ours)
     old_lines, new_lines = _contexts(theirs, old - new), _contexts(ours, new - old)
     pairs = [
@@ -61,10 +62,6 @@ def _with_names_of(own: list[str], other: list[str]) -> list[str]:
         return re.sub(r"(?<!\.)\b[a-zA-Z]\w*", lambda word: names.get(word[0], word[0]), line)
 
     return [renamed(line) if line in theirs else line for line in other]
-
-
-def _without(lines: list[str], others: list[str]) -> list[str]:
-    return [line for line in lines if line not in others]
 
 
 def _bound(lines: list[str]) -> set[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-import copy
 import textwrap
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
+
+from puzzles._judge.explain.edits import with_fields
 
 _SMALL = (ast.Name, ast.Constant, ast.Tuple)
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
@@ -108,19 +109,27 @@ def _bodiless(statement: Any) -> Any:
     """A statement with `pass` in place of its body."""
     if not isinstance(getattr(statement, "body", None), list):
         return statement
-    bare = copy.copy(statement)
-    bare.body, bare.orelse = [ast.Pass()], []
-    return bare
+    return with_fields(statement, body=[ast.Pass()], orelse=[])
 
 
 def _undocumented(tree: Any) -> Any:
     if ast.get_docstring(tree) is None:
         return tree
-    new = copy.copy(tree)
-    new.body = tree.body[1:] or [ast.Pass()]
-    return new
+    return with_fields(tree, body=tree.body[1:] or [ast.Pass()])
 
 
 def statements(tree: ast.FunctionDef) -> list[str]:
     """The code of a function, each statement on a line of its own, without its docstring."""
     return [line for line in ast.unparse(_undocumented(tree)).splitlines() if line]
+
+
+def unused(code: str) -> list[str]:
+    """The variables of a function that nothing uses, except to set other such variables."""
+    tree, used = ast.parse(code), set[str]()
+    assignments = [(n.targets[0], n) for n in ast.walk(tree) if isinstance(n, ast.Assign)]
+    sets = [(target.id, node) for target, node in assignments if isinstance(target, ast.Name)]
+    for _ in sets:
+        aside = {part for name, node in sets if name not in used for part in ast.walk(node)}
+        names = (n for n in ast.walk(tree) if isinstance(n, ast.Name) and n not in aside)
+        used |= {name.id for name in names if isinstance(name.ctx, ast.Load)}
+    return [name for name, _ in sets if name not in used]
