@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
-from puzzles._judge.origin import observed, source_text
+from puzzles._judge.origin import observed, source_text, where_made
 from puzzles._launch import ARITHMETIC, REDUCTIONS, TRANSCENDENTAL, Traced
 from puzzles._program import (
     LAYOUT,
@@ -22,9 +22,10 @@ from puzzles._rules import Breach
 
 _EXACT = {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "clamp"}
 _EXACT |= {"reduce_max", "reduce_min", "argmax", "argmin", "cummax", "cummin"}
-_ROUNDS = (ARITHMETIC | TRANSCENDENTAL | REDUCTIONS) - _EXACT  # Mosaic rejects narrow dots
+_ROUNDS = (ARITHMETIC | TRANSCENDENTAL | REDUCTIONS) - _EXACT
 _MOVES = LAYOUT | {"select_n"}
 _COMPARES = {"eq", "ne", "lt", "le", "gt", "ge"}
+_Rounded = dict[Var, str | Breach]  # see `how` of `_Scope`
 
 
 def narrowings(traced: Traced) -> list[Breach]:
@@ -32,18 +33,20 @@ def narrowings(traced: Traced) -> list[Breach]:
 
     A product with a scalar does not count.
     """
-    return list(_places(traced.jaxpr.jaxpr, {}, set(), False))
+    return list(_places(traced.jaxpr.jaxpr, {}, {}, False))
 
 
 def foreign(own: Iterable[Breach], par: Iterable[Breach]) -> list[Breach]:
-    """The roundings of an answer (`own`) of kinds that the reference (`par`) has not."""
+    """The roundings of `own` of kinds that `par`, the reference, lacks; products excuse dots."""
     usual = {(finding.facts["kernel"], finding.form) for finding in par}
+    usual |= {(kernel, "narrow dot") for kernel, form in usual if form == "computed"}
     return [f for f in own if (f.facts["kernel"], f.form) not in usual]
 
 
 def _place(equation: JaxprEqn, form: str, dtype: Any, kernel: bool, within: str) -> Breach:
     line = source_text(equation) or within
-    who = f"`{line}`" if line else "the kernel" if kernel else "the function"
+    operation = f"`{equation.primitive.name}`{where_made(equation).lstrip(',')}"
+    who = f"`{line}`" if line else "the kernel" if kernel else operation
     facts = {"who": who, "dtype": dtype.name, "kernel": kernel}
     return Breach("rounds-on-the-way", facts, form=form)
 
@@ -53,7 +56,7 @@ class _Scope:
     """Facts about the variables of a program.
 
     refs: the outermost variable of each Ref.
-    how: for rounded variables, the form of the finding if a computation in float32 follows.
+    how: for rounded variables, the finding or its form if a computation in float32 follows.
     wide: for rounded variables that are float32 again, the finding, unless they are rounded again.
     masks: variables made of bools.
     written: variables made of the source's own numbers; zeros have no digits to lose.
@@ -62,7 +65,7 @@ class _Scope:
 
     refs: dict[Var, Var]
     line: str = ""
-    how: dict[Var, str] = field(default_factory=dict)
+    how: _Rounded = field(default_factory=dict)
     wide: dict[Var, Breach] = field(default_factory=dict)
     masks: set[Var] = field(default_factory=set)
     written: set[Var] = field(default_factory=set)
@@ -72,8 +75,8 @@ class _Scope:
         return [self.wide[v] for v in jaxpr.outvars if isinstance(v, Var) and v in self.wide]
 
 
-def _places(jaxpr: Jaxpr, refs: dict[Var, Var], stored: set[Var], kernel: bool) -> Iterator[Breach]:
-    """Yield the findings of a program. stored: the Refs that hold rounded values; it grows."""
+def _places(jaxpr: Jaxpr, refs: dict[Var, Var], stored: _Rounded, kernel: bool) -> Iterator[Breach]:
+    """Yield the findings of a program. stored: `how`, of Refs with rounded values; it grows."""
     scopes = [_Scope(refs)]
 
     def enters(equation: JaxprEqn, _: Jaxpr) -> bool:
@@ -106,7 +109,7 @@ def _in_kernel(call: JaxprEqn, scope: _Scope) -> list[Breach]:
     kernel = call.params["jaxpr"]
     operands = call.invars[call.params["grid_mapping"].num_dynamic_grid_bounds :]
     pairs = zip(kernel.invars, operands, strict=False)
-    stored = {ref for ref, v in pairs if isinstance(v, Var) and v in scope.how}
+    stored = {ref: scope.how[v] for ref, v in pairs if isinstance(v, Var) and v in scope.how}
     own = {v: v for v in kernel.invars}
     return [list(_places(kernel, own, stored, True)) for _ in range(2)][1]
 
@@ -121,14 +124,15 @@ def _goes_on(equation: JaxprEqn, scope: _Scope) -> Iterator[Breach]:
         yield again[0]
 
 
-def _rounded(equation: JaxprEqn, scope: _Scope, stored: set[Var], kernel: bool) -> Iterator[Breach]:
+def _rounded(equation: JaxprEqn, scope: _Scope, stored: _Rounded, kernel: bool) -> Iterator[Breach]:
     """Update the facts for an equation, and yield a finding if it computes in a narrow float."""
     name, how, out = equation.primitive.name, scope.how, equation.outvars[0]
     form = next((how[v] for v in equation.invars if isinstance(v, Var) and v in how), None)
     if name in ("swap", "addupdate") and form:
-        stored.add(scope.refs.get(equation.invars[0], equation.invars[0]))
+        stored[scope.refs.get(equation.invars[0], equation.invars[0])] = form
     elif name == "get" and scope.refs.get(equation.invars[0], equation.invars[0]) in stored:
-        how[out] = "kept"
+        held = stored[scope.refs.get(equation.invars[0], equation.invars[0])]
+        how[out] = "kept" if isinstance(held, str) else held
     elif name in _MOVES and form:
         how[out] = form
     elif name == "convert_element_type":
@@ -140,9 +144,12 @@ def _rounded(equation: JaxprEqn, scope: _Scope, stored: set[Var], kernel: bool) 
         elif before.kind in "iu" and before.itemsize > 2 and narrow(after):
             how[out] = "numbers"
         elif form and not narrow(after):
-            scope.wide[out] = _place(equation, form, before, kernel, scope.line)
+            place = _place(equation, str(form), before, kernel, scope.line)
+            scope.wide[out] = place if isinstance(form, str) else form
+    elif name == "dot_general" and narrow(out.aval.dtype) and not kernel:  # Mosaic rejects others
+        how[out] = _place(equation, "narrow dot", out.aval.dtype, kernel, scope.line)
     elif name in _COMPARES and form == "numbers":
-        yield _place(equation, form, equation.invars[0].aval.dtype, kernel, scope.line)
+        yield _place(equation, "numbers", equation.invars[0].aval.dtype, kernel, scope.line)
     elif name == "mul" and any(v in scope.masks for v in equation.invars if isinstance(v, Var)):
         pass  # a mask: numbers or zeros
     elif name in _ROUNDS and narrow(out.aval.dtype):

@@ -197,12 +197,7 @@ class Run:
         return origin(self.traced, position, wrong.wrong)
 
     def wrong(
-        self,
-        rule: str,
-        /,
-        form: str = "",
-        title: str | None = None,
-        **facts: object,
+        self, rule: str, /, form: str = "", title: str | None = None, **facts: object
     ) -> Breach:
         """A finding: this case breaks a rule."""
         return Breach(rule, facts, self.label, form=form, title=title)

@@ -14,15 +14,7 @@ from puzzles._judge.numbers import on_tpu
 from puzzles._judge.wire import wire_line, wire_rows
 from puzzles._launch import Launch, single_slots
 from puzzles._puzzle import Puzzle
-from puzzles._receipt import (
-    amount,
-    amounts,
-    causes_words,
-    receipt_text,
-    scaled,
-    stored,
-    time_words,
-)
+from puzzles._receipt import amount, amounts, causes_words, receipt_text, scaled, stored, time_words
 from puzzles._rules import RULES, address, plural, sentence, title_of
 from puzzles._simulator import Wire
 

@@ -17,14 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn
-from puzzles._program import (
-    PALLAS_CALL,
-    as_tpu,
-    equations,
-    kernel_calls,
-    launch_name,
-    rewritten,
-)
+from puzzles._program import PALLAS_CALL, as_tpu, equations, kernel_calls, launch_name, rewritten
 
 _KIND = "mpmd_map"  # since JAX 0.10.1
 _MESH = "TensorCoreMesh"  # other meshes are for other kinds of cores
