@@ -72,6 +72,7 @@ EXPLAINERS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
     ("picture", by_facts.map_of_blocks),
     ("listing", by_facts.numbers_listed),
     ("first", by_facts.fault_of_a_launch),
+    ("first", by_facts.outside_a_ref),
     ("first", by_facts.garbage),
     ("diagnosis", by_trying.mistake_on_record),
     ("like", by_facts.nearness),

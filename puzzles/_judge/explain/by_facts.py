@@ -15,7 +15,7 @@ from puzzles._judge.source import handed_out
 from puzzles._launch import Launch, Operand, faults, faults_of_copies, itemsize
 from puzzles._receipt import amounts
 from puzzles._rules import sentence
-from puzzles._simulator import first_not_finite
+from puzzles._simulator import SimulationError, first_not_finite, simulate
 
 _NEAR = 10.0  # times the tolerance
 _ROUNDED = 0.05  # relative error: rounding numbers and short sums to bf16 stays below it
@@ -65,6 +65,18 @@ def explains(launches: Sequence[Launch]) -> tuple[str, str] | None:
         for out in launch.outputs:
             if launch.copies and not out.piped and out.name not in filled:
                 return f"unwritten {out.name}", sentence("no_copy_goes_there", name=out.name)
+    return None
+
+
+def outside_a_ref(run: Run) -> str | None:
+    """An access outside a Ref, which NumPy refuses and JAX's interpreter moves inside."""
+    if not run.puzzle.kernel or run.in_numpy is not None or _first_fact(run, "read_early"):
+        return None  # also None if garbage may be the index
+    try:
+        simulate(run.traced)
+    except SimulationError as error:
+        outside = error.finding is not None and error.finding.kind == "out-of-bounds"
+        return error.says if outside else None
     return None
 
 
