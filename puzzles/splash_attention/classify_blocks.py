@@ -103,6 +103,10 @@ import jax
 from puzzles import Puzzle, rng
 
 KINDS = ("0, skip", "1, partial", "2, full")
+NO_TWO = (
+    ". It has no 2 at all: `True + True` is True in NumPy, and a test of `any` before `all` stops "
+    "at a full block as well"
+)
 
 
 def make_mask(r, kind, T, S, bq, bk):
@@ -223,9 +227,11 @@ def accepts(answer, mask, bq, bk):
         block = mask[i * bq : (i + 1) * bq, j * bk : (j + 1) * bk]
         count, n = int(block.sum()), int(mask_index[i, j])
         kind = int(count > 0) + int(count == block.size)
+        no_two = kind == 2 and block_mask[i, j] == 1 and not (block_mask == 2).any()
         assert block_mask[i, j] == kind, (
             f"block ({i}, {j}) of the mask has {count} of its {block.size} elements True, "
             f"which makes it {KINDS[kind]}; `block_mask` says {block_mask[i, j]}"
+            f"{NO_TWO if no_two else ''}"
         )
         if kind != 1:
             continue
