@@ -209,11 +209,10 @@ class Device(Machine):
         mesh, me = self.mesh, self.number
         for end in mesh.ends[there]:
             if not mesh.clocks.knows(me, there, end.over) and end.view.meets(view):
-                words = "lands_where_another_lands" if end.lands else "lands_before_it_is_sent"
-                yield (
-                    words,
-                    dict(other=end.copy.line, sender=end.copy.sender, first=end.copy.source),
-                )
+                words = "lands_before_it_is_sent" if end.copy.remote else "lands_before_it_reads"
+                words = "lands_where_another_lands" if end.lands else words
+                facts = dict(other=end.copy.line, sender=end.copy.sender, first=end.copy.source)
+                yield words, facts
         for access in mesh.accesses[there].values():
             if not mesh.clocks.knows(me, there, access.epoch) and access.view.meets(view):
                 yield _LANDS_BEFORE[access.how], dict(other=access.line)

@@ -254,7 +254,9 @@ class Machine(NumpyInterpreter):
                 elif min(first for first, *_ in ranges) < 0:
                     words = "index_below_zero"
                 elif words == "block_of_a_ref_outside" and not self.launch.grid:
-                    words = "index_of_a_ref_outside"
+                    pairs = zip(ranges, ref.shape, strict=True)
+                    beyond = any(index and first >= size for (first, _, index), size in pairs)
+                    words = "index_of_a_ref_outside" if beyond else "slice_of_a_ref_outside"
                 span = ", ".join(f"{a}" if index else f"{a}:{b}" for a, b, index in ranges)
                 spelt = dict(ref=f"`{name}`" if name else "a ref", name=name or "ref", part=span)
                 self.wrong(equation, words, "out-of-bounds", operand=name, shape=ref.shape, **spelt)

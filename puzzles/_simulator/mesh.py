@@ -42,7 +42,7 @@ class _Wait:
     count: int = 0
 
     def __str__(self) -> str:
-        facts = dict(line=line_words(self.equation), count=self.count)
+        facts = dict(line=line_words(self.equation).removeprefix("in "), count=self.count)
         if self.semaphore is not None:
             facts |= dict(name=self.semaphore.name, came=self.semaphore.value)
         return sentence(self.words, **facts)
@@ -115,9 +115,8 @@ class Mesh:
         self.wait(device, ready, "device_waits_in_collective", None, equation)
         if number not in self._results:
             rows = [single(equation, entries[n][0]) for n in range(self.count)]
-            columns = [
-                jnp.asarray(np.stack(x)) for x in zip(*(row for _, row in rows), strict=True)
-            ]
+            operands = (row for _, row in rows)
+            columns = [jnp.asarray(np.stack(x)) for x in zip(*operands, strict=True)]
             collective = over_axes(jaxpr_as_fun(rows[0][0]), self.shape.axes)
             self._results[number] = collective(*columns)
         for _, clock in entries.values() if equation.primitive.name != "ppermute" else ():
@@ -203,7 +202,9 @@ class Mesh:
         taken = sentence("earlier_waits_took", taken=semaphore.taken) if semaphore.taken else ""
         missing, others = wait.count - semaphore.value, self.semaphores.values()
         own = (s for s in others if s.device == semaphore.device and s is not semaphore)
+        scratch = {x.name for x in wait.machine.launch.scratch} if wait.machine else set()
         alike = [s.name for s in own if s.came.total() == missing < wait.count]
+        alike = [s for s in alike if s.strip("`").split("[")[0] in scratch]  # not in `sync_copy`
         if alike and not taken:
             taken = sentence("came_to_another", name=alike[0], missing=missing)
         return sentence("came_in_all", **facts, total=semaphore.came.total(), taken=taken)

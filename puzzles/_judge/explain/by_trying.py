@@ -52,11 +52,9 @@ def _mistakes_like(run: Run) -> list[Mistake]:
 
     likest = _likest_first(run)
     mistakes = [m for m in likest if cause is None or cause[0] in _faults_of(case, m)]
-    same_programs = (
-        m
-        for m in mistakes
-        if program is not None and program == _program_of(case, m) and _right_before(run, m)
-    )
+    kernels = [] if program is None else mistakes
+    equal = (m for m in kernels if program == _program_of(case, m))
+    same_programs = (m for m in equal if _right_before(run, m))
     compared = [] if cause is not None and only_nan else mistakes
     # `emit_pipeline` in a kernel hides how its blocks are read: then there are no kinds.
     if only_nan and compared and (kinds := garbage_kinds(run.own if puzzle.kernel else ())):
