@@ -127,7 +127,7 @@ def measures() -> list[Measure]:
     fields = Launch.__dataclass_fields__
     tests = sum(one.read_text("utf-8").count("\n") for one in (ROOT / "tests").rglob("*.py"))
     return [
-        Measure("lines of the engine, those below aside", lines.total(), 13_300, 18_469),
+        Measure("lines of the engine, those below aside", lines.total(), 13_300, 18_470),
         Measure("lines of _examine", examine, 1_150, 1_150),
         Measure("lines of several devices", devices, 700, 1_261),
         Measure("lines of tests", tests, 14_000, 22_164),

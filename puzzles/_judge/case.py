@@ -21,7 +21,7 @@ from puzzles._puzzle import Puzzle
 from puzzles._simulator import step_by_step
 
 _SEEDS = 1_000_000  # few digits to type
-_TRACING, _ELEMENTS = 1_000, 4_096  # see `Case.work`
+_DEVICE, _EQUATION, _ELEMENTS = 600, 15, 4_096  # see `Case.work`
 
 
 def _work_of_a_step(kernel: Jaxpr) -> float:
@@ -118,16 +118,17 @@ class Case:
         """The estimated work of running the reference in NumPy.
 
         The unit is an equation of a grid step on a device, or 4,096 elements of its operands.
-        Building and tracing a variant counts as 1,000 units.
+        Tracing counts as 15 units for each equation of the kernels, any run as 600 for each device.
         """
-        if not self.puzzle.kernel:
-            return _TRACING
-        calls = kernel_calls(self.reference.jaxpr.jaxpr)
         devices = math.prod(self.axes.values())
-        return _TRACING + devices * sum(
-            math.prod(grid) * _work_of_a_step(call.params["jaxpr"])
-            for (_, grid), call in zip(self.reference.grids, calls, strict=False)
-        )
+        work: float = _DEVICE * devices
+        if not self.puzzle.kernel:
+            return work
+        calls = kernel_calls(self.reference.jaxpr.jaxpr)
+        for call, (_, grid) in zip(calls, self.reference.grids, strict=False):
+            work += _EQUATION * sum(1 for _ in visited(call.params["jaxpr"]))
+            work += devices * math.prod(grid) * _work_of_a_step(call.params["jaxpr"])
+        return work
 
     @property
     def axes(self) -> dict[str, int]:
