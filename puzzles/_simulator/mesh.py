@@ -153,8 +153,7 @@ class Mesh:
                 end.happen()
                 if needed and end.over is None:
                     end.over = now
-        remote = any(end.copy.remote for end in semaphore.ends)
-        self.time.waits(device, latest, remote)
+        self.time.waits(device, latest, any(end.copy.remote for end in semaphore.ends))
         if not semaphore.value:
             semaphore.arrivals, semaphore.waited = [], 0
         self.ends[device] = [
@@ -212,11 +211,12 @@ class Mesh:
     def _finish(self) -> None:
         """Raise `HazardError` if a semaphore is not back at zero; barriers come first."""
         left = [semaphore for semaphore in self.semaphores.values() if semaphore.value > 0]
-        for semaphore in sorted(left, key=lambda semaphore: not semaphore.barrier):
+        for semaphore in sorted(left, key=lambda s: (not s.barrier, not s.waited)):
             where: dict[str, Any] = dict(device=semaphore.device)
             words = "barrier_left_signalled" if semaphore.barrier else "semaphore_of_device_left"
             for end in semaphore.ends[:1]:
-                words = "landing_not_waited" if end.lands else "sending_not_waited"
+                landing = "landing_waited_in_part" if semaphore.waited else "landing_not_waited"
+                words = landing if end.lands else "sending_not_waited"
                 words = words if end.copy.remote else "copy_of_device_not_waited"
                 where = dict(copy=end.copy.line, there=end.copy.receiver, device=end.copy.sender)
             machine, _ = self.launches[-1][semaphore.device]
