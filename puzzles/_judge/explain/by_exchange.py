@@ -78,7 +78,7 @@ def line_exchanged(run: Run, corrects: str = "corrects_numbers") -> str | None:
     def edits_of_own(own: Written, partners: list[list[str]]) -> Iterator[_Exchange]:
         right = own.common_lines(partners[0] if partners else [])
         attempts = edits(own.source, fixed, right) if len(own.lines) > 2 else []
-        attempts.sort(key=lambda edit: not numbers and edit[1] != "order")
+        attempts.sort(key=lambda edit: not numbers and edit[0] > 0 and edit[1] != "order")
         for _, kind, line, text in attempts[: _EDITS if several is None else _EDITS // 2]:
             words = "line_order" if kind == "order" else _EXCHANGED["replace"]
             yield _Exchange(text, words, line)
