@@ -13,7 +13,7 @@ from puzzles import INTERPRET
 # Here are `B` pairs of matrices, each small enough for VMEM. Step `b` multiplies pair `b`.
 #
 # But the arrays have three axes, and the kernel multiplies Refs with two. `None` in a block
-# shape takes **one** index of that axis, and **squeezes** the axis: the Ref does not have it.
+# shape takes **one** index of its axis, and **squeezes** it: the Ref does not have this axis.
 #
 # ```text
 # block shape         the Ref has the shape
@@ -59,13 +59,13 @@ def batched_matmul(lhs: Float[Array, "B M K"], rhs: Float[Array, "B K N"]) -> Fl
 
 
 # %% [markdown]
-# `jax.vmap` does this for you. It puts a new axis first in the grid, and a squeezed axis first in
-# every block of a mapped operand. It also works for large matrices, which need i, j and k. Here is
+# `jax.vmap` does this for you. It puts a new axis first in the grid, and squeezes the mapped axis in
+# the blocks of each operand. It also works for large matrices, which need i, j and k. Here is
 # the receipt of the reference `tiled_matmul` under `vmap`: the batch axis comes first, then the
 # matmul's own three.
 #
 # The (8, 128) rule is about the last two axes of the *array*. A squeezed axis has block length 1,
-# which breaks the rule if it is one of these two, and longer than 1. So squeeze leading axes, as here.
+# which breaks the rule if the array is longer there. So squeeze leading axes, as here.
 
 # %% active="ipynb"
 # receipt(

@@ -16,7 +16,7 @@ from puzzles import find, trace
 # $$\frac{2MKN}{2\,(MK \cdot N/b_n \;+\; KN \cdot M/b_m \;+\; MN)}
 #   \;=\; \frac{1}{1/b_n + 1/b_m + 1/K}$$
 #
-# A v5e computes up to 197 TFLOP/s and reads up to 820 GB/s: 240 FLOPs per byte. Below that
+# A v5e computes up to 197 TFLOP/s and moves up to 820 GB/s: 240 FLOPs per byte. Below that
 # **ridge** the matrix unit waits for memory (*memory-bound*); above it, memory waits
 # (*compute-bound*). Each grid step takes at least 0.4 µs, as the compiler in libtpu estimates.
 #

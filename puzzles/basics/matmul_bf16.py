@@ -77,8 +77,8 @@ def matmul_bf16(
 
 # %% [markdown]
 # Narrow numbers are packed: two rows of bf16, or four of int8, fill the space of one row of f32.
-# So a block of 8 rows takes half the VMEM in bf16. In HBM, int8 arrays whose rows are a multiple of
-# 32 are stored in tiles of 32 rows. The TPU compiler of JAX 0.10 and 0.11 cannot cut such a tile: give
+# So a block of 8 rows takes half the VMEM in bf16. In HBM, int8 arrays with a multiple of 32 rows are
+# stored in tiles of 32 rows. The TPU compiler of JAX 0.10 and 0.11 cannot cut such a tile: give
 # the block a multiple of 32 rows, or all rows.
 
 # %% tags=["author"]

@@ -15,7 +15,7 @@ from puzzles import INTERPRET
 #
 # While `j` runs, `a`'s index stays the same. A block is fetched only if its index **differs from
 # the previous step's**. So a grid of 3 × 2 fetches `a` three times and `b` six times. In blocks of
-# 4 KiB, that is 36 KiB, not 48. `receipt(outer_product)` will show them as read.
+# 4 KiB, that is 36 KiB, not 48. `receipt(outer_product)` will list these reads.
 #
 # ![From step (0, 0) to (0, 1), a's block is reused and b's is fetched; at (1, 0) both are fetched.](diagrams/basics/outer_product.svg)
 #

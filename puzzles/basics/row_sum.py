@@ -21,7 +21,7 @@ from puzzles import INTERPRET
 # * the steps that share an output block are **consecutive**: you sum over the grid's last axis;
 # * your kernel writes the first value: every `i` begins with a fresh block of garbage.
 #
-# `@pl.when(condition)` runs the function below it only if `condition` holds, here in the last row
+# `@pl.when(condition)` runs the function below it only if `condition` holds, say, in the last row
 # of blocks:
 #
 # ```python

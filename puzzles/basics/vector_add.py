@@ -24,7 +24,7 @@ from puzzles import INTERPRET
 #
 # ![Four steps' worth of blocks: at step i, block i of x and of y is fetched and block i of the result is written.](diagrams/basics/vector_add.svg)
 #
-# Inside the kernel, `x_ref` **is** the block. So the kernel looks as if there were no others.
+# Inside the kernel, `x_ref` **is** the block. So the kernel looks as if this were the whole array.
 #
 # Add two vectors, 1024 elements at a time.
 
