@@ -130,7 +130,7 @@ def measures() -> list[Measure]:
         Measure("lines of the engine, those below aside", lines.total(), 13_300, 18_470),
         Measure("lines of _examine", examine, 1_150, 1_150),
         Measure("lines of several devices", devices, 700, 1_261),
-        Measure("lines of tests", tests, 14_000, 22_164),
+        Measure("lines of tests", tests, 14_000, 22_175),
         Measure("names of jax._src", len(private), 16, 13, sorted(private)),
         Measure("patches of JAX", len(patched), 4, 4, sorted(patched)),
         Measure("fields of Launch", len(fields), 14, 14, fields),

@@ -44,9 +44,9 @@ def built(ladder_name: str, root: Path = ROOT, solved: bool = False) -> Notebook
     if outro := getattr(module, "OUTRO", ""):
         cells.append(markdown(f"{ladder_name}-outro", where.with_images(outro)))
     cells.append(new_code_cell(sentence("the_last_cell"), id=f"{ladder_name}-progress"))
-    if name := next((puzzle.name for puzzle in ladder(ladder_name) if puzzle.kernel), None):
-        examine = sentence("a_cell_to_examine", name=name)
-        cells.append(new_code_cell(examine, id=f"{ladder_name}-examine"))
+    if first := next((puzzle for puzzle in ladder(ladder_name) if puzzle.kernel), None):
+        words = "a_cell_to_examine_devices" if first.axes else "a_cell_to_examine"
+        cells.append(new_code_cell(sentence(words, name=first.name), id=f"{ladder_name}-examine"))
     notebook = new_notebook(
         cells=cells,
         metadata={

@@ -23,9 +23,9 @@ from puzzles.collectives import barrier, neighbours
 # only reads them, so you may **multiply the same rows at the same time**. Start the copy, multiply,
 # and only then wait.
 #
-# The wire costs nothing as long as a product takes longer than a copy. On v5e, in bf16, this takes
-# at least 4,400 columns of `w` on each device, and enough rows of `x` to fill the matrix unit. If the
-# copies are short, it takes more, because of their latency.
+# The wire costs nothing as long as a product takes longer than a copy. On v5e, in bf16, this needs
+# at least 4,400 columns of `w` on each device, and enough rows of `x` to fill the matrix unit. Short
+# copies need more columns, because of their latency.
 
 
 # %%

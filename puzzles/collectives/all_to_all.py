@@ -30,9 +30,9 @@ from puzzles.collectives import barrier
 #   counts the bytes of all senders: wait for the bytes of `n - 1` chunks.
 #
 # On v5e a copy can go only to a chip whose distance is a power of two, as [JAX's
-# documentation](https://docs.jax.dev/en/latest/pallas/tpu/distributed.html) says. In a row of
-# four v5e chips the first and the last are 3 apart, so these two cannot copy to each other, here or
-# in a ring.
+# documentation](https://docs.jax.dev/en/latest/pallas/tpu/distributed.html) says. The
+# ends of a row of four v5e chips are 3 apart and cannot copy to each other: neither this kernel nor a
+# ring runs there.
 
 
 # %%

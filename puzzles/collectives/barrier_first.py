@@ -66,7 +66,7 @@ def barrier_first(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 # %% [markdown]
 # From here on two functions of the project save you typing: `neighbours()` returns
-# `(me, left, right, n)`, and `barrier(left, right)` signals both of them and waits for both. In one
+# `(me, left, right, n)`, and `barrier(left, right)` signals both and waits for two signals. In one
 # program, kernels with different barriers need different `collective_id`s.
 
 # %% tags=["author"]

@@ -22,7 +22,7 @@ from puzzles import INTERPRET
 # cannot call `.wait()`, which waits for both. So there are two other waits:
 #
 # * `.wait_recv()` waits until data have **arrived** here. Call it on your own `copy`, though the
-#   left neighbour sends the data: your `recv_sem` has to count the bytes of `dst_ref`.
+#   left neighbour sends the data: it waits for as many bytes as your `dst_ref` has.
 # * `.wait_send()` waits until your **own** data have left.
 #
 # A device that waits for a copy that nobody sends waits for ever.

@@ -159,8 +159,8 @@ def collective_matmul(
 #
 # * `all_gather_matmul` hides most of its copies to the neighbour, but not those of its operands to
 #   VMEM or of its result back. The table counts a bf16 result. In f32 it would take 64 MiB of VMEM.
-# * `collective_matmul` also overlaps its copies between HBM and VMEM. But it reads `w` again for
-#   each half: 16 MiB, not 2, though the table sets `bm` to all rows of a half.
+# * `collective_matmul` also overlaps its copies between HBM and VMEM. But it reads `w` once for
+#   each half, even with `bm` set to all its rows, as in the table: 16 MiB, not 2.
 #
 # With more rows and a larger `K`, each byte from HBM is used in more operations:
 # `compare_gathers("v5e", M=2048, K=512)` gives 221 µs for `collective_matmul`, and 253 µs for the

@@ -18,7 +18,7 @@ from puzzles.collectives import barrier, neighbours
 #
 # Now a slot is written again: a trap. You wait for data from your **left** neighbour. News of the
 # **right** one reaches you only around the whole ring. So if the right one stalls in step 0, you
-# can be in step `n - 2`, and overwrite a slot that it still sends.
+# can be in step `n - 2`, and overwrite a slot that it is still sending.
 #
 # The remedy is a **credit**: a signal to a `REGULAR` semaphore, which counts signals, not bytes.
 #
@@ -118,7 +118,7 @@ PUZZLE = Puzzle(
         "`pl.semaphore_wait` for a credit before the copy, but not in step 0. "
         "`pl.semaphore_signal` to the left neighbour, but only if it will write that slot again.",
         "In a step: under `pl.when`, wait for a credit; start the copy and wait for it; add; under "
-        "`pl.when`, give a credit to the left. There are n - 2 credits in all.",
+        "`pl.when`, give a credit to the left. Each device gives n - 2 credits in all.",
     ],
     explain="""In step i the slot `here` leaves, and `copy.wait()` returns when it has left. Then the
     left neighbour may write it, which it does in step i + 1. So the credit of step i is used in step

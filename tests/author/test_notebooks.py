@@ -1,5 +1,6 @@
 """Notebooks for learners and with solutions: built from one text, and run as people and CI do."""
 
+import functools
 import json
 import os
 import re
@@ -106,6 +107,16 @@ def test_a_ladder_ends_with_the_way_on(learner):
     assert ids[-3:] == ["basics-outro", "basics-progress", "basics-examine"]
     (outro,) = (cell.source for cell in learner["basics"].cells if cell.id == "basics-outro")
     assert set(re.findall(r"`(\w+)\.ipynb`", outro)) == {*LADDERS} - {"basics"}
+
+
+@pytest.mark.parametrize("name", LADDERS)
+def test_the_last_cell_examines_a_launch(name, learner):
+    *lines, call = learner[name].cells[-1].source.splitlines()
+    names = {**vars(puzzles), "jax": jax, "jnp": jax.numpy, "functools": functools}
+    exec("\n".join(lines), names)
+    examination = eval(call, names)
+    assert examination.launches
+    assert examination.code == 0, str(examination)
 
 
 @pytest.mark.newest
