@@ -212,7 +212,7 @@ PUZZLE = Puzzle(
     spec=collective_matmul_spec,
     solution=collective_matmul,
     inputs=make_inputs,
-    cases=[dict(M=32, K=256, N=128), dict(M=32, K=128, N=256, x=3)],
+    cases=[dict(M=32, K=128, N=128), dict(M=32, K=256, N=128, x=3)],
     fresh=fresh,
     audit=audit,
     scale=scale,
