@@ -144,9 +144,10 @@ def collective_matmul(
 # %% [markdown]
 # ### What it costs, and when it pays
 #
-# Here are four ways to gather the rows and multiply them, with times by the receipt's model. The
-# first two gather, in one direction or in both, then multiply: a product takes the longer of
-# two times, that of its operations and that of its bytes in HBM. The other two do both at the same time.
+# Here are four ways to gather rows and multiply them, on four chips with `M` = 1,024, `K` = 256 and
+# `N` = 4,096, with times by the receipt's model. The first two gather, in one direction or in both,
+# then multiply: a product takes the longer of two times, that of its operations and that of its bytes
+# in HBM. The other two multiply while they gather.
 
 # %% active="ipynb"
 # from puzzles.collectives import compare_gathers
@@ -159,8 +160,8 @@ def collective_matmul(
 #
 # * `all_gather_matmul` hides most of its copies to the neighbour, but not those of its operands to
 #   VMEM or of its result back. The table counts a bf16 result. In f32 it would take 64 MiB of VMEM.
-# * `collective_matmul` also overlaps its copies between HBM and VMEM. But it reads `w` once for
-#   each half, even with `bm` set to all its rows, as in the table: 16 MiB, not 2.
+# * `collective_matmul` also overlaps its copies between HBM and VMEM. But it reads the 2 MiB of
+#   `w` once for each of eight halves, even if `bm` is all rows of a half, as in the table: 16 MiB.
 #
 # With more rows and a larger `K`, each byte from HBM is used in more operations:
 # `compare_gathers("v5e", M=2048, K=512)` gives 221 µs for `collective_matmul`, and 253 µs for the

@@ -135,7 +135,7 @@ PUZZLE = Puzzle(
     hints=[
         "Which product can you compute before the sum has arrived? What must wait for it?",
         "Step `i` needs the chunk of `ring_reduce_scatter`: for device `me - i - 2`, "
-        "modulo `n`. Keep it in a variable until the copy has been waited for.",
+        "modulo `n`. Keep its product in a variable until the copy has been waited for.",
         "In the step three lines: multiply, wait, add to the slot that was filled.",
     ],
     explain="""The product of a chunk does not depend on the sum to which it is added. So the matrix

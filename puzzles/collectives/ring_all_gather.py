@@ -14,7 +14,7 @@ from puzzles.collectives import barrier, neighbours
 #
 # Every device must end with the blocks of all devices, as `lax.all_gather` returns them. Each has
 # links only to its neighbours, so the blocks go around the ring in `n - 1` steps. In each step a
-# device passes on the block that arrived in the step before:
+# device passes on the block that arrived in the step before, in step 0 its own:
 #
 # ```text
 #            device 0 sends   device 1 sends   device 2 sends   device 3 sends

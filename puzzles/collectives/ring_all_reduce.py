@@ -17,8 +17,8 @@ from puzzles.collectives import barrier, neighbours
 # 2` goes into the other slot of the right neighbour.
 #
 # Now a slot is written again: a trap. You wait for data from your **left** neighbour. News of the
-# **right** one reaches you only around the whole ring. So if the right one stalls in step 0, you
-# can be in step `n - 2`, and overwrite a slot that it is still sending.
+# **right** neighbour reaches you only around the whole ring. So if it stalls in step 0, you can be in
+# step `n - 2`, and overwrite a slot that it is still sending.
 #
 # The remedy is a **credit**: a signal to a `REGULAR` semaphore, which counts signals, not bytes.
 #
