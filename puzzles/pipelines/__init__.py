@@ -61,9 +61,9 @@ INTRO = """
 In `basics`, `pallas_call` copied every block for you. Here you learn to make these copies
 yourself, and to beat `pallas_call` when you know something that it cannot know.
 
-You begin with one copy, by hand. You reach **paged attention**, which serves language models: keys
-and values are in pages all over memory, and a table lists the pages. The last part runs on two
-cores.
+You begin with a copy in and a copy out, by hand. You reach **paged attention**, which serves
+language models: keys and values are in pages all over memory, and a table lists the pages. The last
+part ends on two cores.
 
 Some mistakes here never show under `interpret=True`, because there a copy is over as soon as it is
 started. On a TPU it is not. So `check` also runs your kernel in a simulator of a TPU that watches
@@ -87,7 +87,7 @@ The entry point of JAX's quickstart, `pl.kernel`: copies instead of blocks, and 
 
 OUTRO = """## Where to go next
 
-You began with one copy and one wait. By now you can write the copies of a kernel yourself, keep
+You began with a copy in and a copy out. By now you can write the copies of a kernel yourself, keep
 them in flight while it computes, let a table choose their sources, and divide the work between two
 cores. `collectives.ipynb` goes on from here: its copies go to other chips.
 

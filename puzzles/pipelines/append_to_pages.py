@@ -24,7 +24,7 @@ from puzzles import INTERPRET
 # **No round trip.** The new rows are already in VMEM. Store them in the slot, among the page's old
 # rows: the sum reads them there, and the copies out start there.
 #
-# **Who waits?** Not the round that sends: little would hide the wait. Instead, the
+# **Who waits?** Not the round that sends, right afterwards: nothing would hide the wait. The
 # round that next copies **into** that slot waits first. What still leaves after the last round?
 
 
@@ -164,8 +164,8 @@ def append_to_pages(
 # %% [markdown]
 # tpu-inference's `ragged_paged_attention` v3 (2025) works in the same order. It fetches only the
 # old rows of a page, copies the new ones into the same slot, and starts the copies out before it
-# attends. Before the next copy into the slot, the kernel waits for them, even if that copy belongs
-# to another sequence: SMEM holds, for each slot, how many new rows are still leaving.
+# attends. It waits for these before the next copy into the slot, even if that belongs to
+# another sequence: SMEM holds, for each slot, how many new rows are still leaving.
 
 # %% tags=["author"]
 import numpy as np

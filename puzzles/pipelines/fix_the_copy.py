@@ -20,7 +20,7 @@ from puzzles import INTERPRET
 # Ask two questions in each round:
 #
 # * Has the data that I want to **read** arrived?
-# * Is the slot that I want to **write** free again? Two rounds ago, a copy out of that slot
+# * Is the slot of `out_ref` that I want to **write** free again? Two rounds ago, a copy out of it
 #   started.
 #
 # Stuck? `show`, below, marks the place.

@@ -11,7 +11,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## gapless_attention: the next sequence's pages are on their way
 #
-# So far each sequence begins with a gap: nothing runs while its first page is copied.
+# Since `paged_attention_dma` each sequence begins with a gap: nothing runs while its first page is copied.
 # But the last round of the previous sequence could hide that copy.
 #
 # ```text
@@ -138,7 +138,7 @@ def gapless_attention_kernel(
 
     def one_round(i, _):
         # `slot` of this round. Start what comes next, if anything does, and wait for this round.
-        # `after` reads all lengths, so not in every round: `jax.lax.cond(last, f, g)` calls f or g.
+        # `after` reads all lengths: call it only if needed. `jax.lax.cond(last, f, g)` calls f or g.
         ### BEGIN SOLUTION
         slot = slot_ref[0]
         slot_ref[0] = 1 - slot
@@ -312,7 +312,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     hints=[
         "Each round but the last starts the next round, whichever sequence that belongs to. No "
-        "round starts the copies of the first round of all: how often does the prologue run?",
+        "round starts the copies of the very first round: how often does the prologue run?",
         "`slot_ref[0]` is read and stored like any number in SMEM. `jax.lax.cond` with two "
         "functions of no arguments chooses a sequence; `@pl.when` skips it if there is none.",
         "Prologue, in the first grid step: slot 0, and round 0 of the first sequence that has "

@@ -250,7 +250,7 @@ PUZZLE = Puzzle(
         "was read from a slot can be sliced; no byte of it comes from HBM again.",
         "`fetch` returns one description of a copy. The call of `attend`: replace the rows that do "
         "not count by zeros, once; pass all of them as keys, and their first V lanes as values. "
-        "The scratch: two pages, two semaphores, and f32 for m, l and acc, which is V wide.",
+        "The scratch: two pages, two semaphores, and f32 for m, l and an acc of V lanes.",
     ],
     explain="""Keys and values share a buffer, so each page is read once for both. In the reference
     this halves the bytes of pages, compared with separate arrays of this width for keys and values.""",

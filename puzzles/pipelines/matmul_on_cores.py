@@ -17,7 +17,7 @@ from puzzles import INTERPRET
 #
 # ```text
 # pltpu.PARALLEL      its steps are independent: cores may divide them
-# pltpu.ARBITRARY     its steps build on one another: one core takes them all, in order
+# pltpu.ARBITRARY     its steps may build on one another: one core takes them all, in order
 # ```
 #
 # The pipeline divides the parallel axis, of even or odd length; your index maps stay as they are. It

@@ -23,8 +23,8 @@ from puzzles import INTERPRET
 # b = 2           16      16 keys        nothing         nothing         nothing
 # ```
 #
-# `attend`, below, updates a softmax by one page. Keys that `seen` masks out get weight 0; but if no
-# key of the page counts, they may get weight 1.
+# `attend`, below, updates a softmax by one page. Keys that `seen` masks out get weight 0. But if no
+# key of a page counts, they may get weight 1: skip such a page.
 #
 # You write two parts. **The kernel** computes only if a page holds keys that count. It replaces the
 # values of all other keys by zeros, because they may be NaN. Past a sequence's last page, **the
@@ -225,14 +225,14 @@ PUZZLE = Puzzle(
     fresh=fresh,
     hints=[
         "When does page `i` hold a key that counts? In the last such page, which keys count? "
-        "And which block must a step past a sequence's last page name, so that nothing is fetched?",
+        "Past a sequence's last page, which block must the map name, so that nothing is fetched?",
         "`jax.lax.broadcasted_iota(jnp.int32, (1, page), 1)` numbers the keys of a page along "
         "a row; with `(page, 1), 0` it numbers them along a column. `pl.cdiv` counts the pages of "
         "a length. `jnp.minimum` and `jnp.maximum` keep an index in its bounds.",
         "In the kernel: under `pl.when`, compare the keys' numbers in the sequence with the "
         "length, once as a row for `seen`, once as a column that chooses between a value and "
         "0; call `attend`. In the map: the number of the last page, at least 0; the smaller "
-        "of that number and `i`; then the table's entry with that number.",
+        "of it and `i`; then that entry of sequence `b` in the table.",
     ],
     explain="""In the reference the guard saves the work on pages that hold no key of the sequence, and
     the repeated index saves their copies, except one page of a sequence without keys. The masks

@@ -26,8 +26,8 @@ from puzzles import INTERPRET
 # changes, because each key head now has pages of its own: `k_pages` is (K, P, page, H), as in JAX's
 # `paged_attention` (2024).
 #
-# Write `fetch`, the grid, and the blocks of `q` and of the output. In the kernel, both have the
-# shape (B, K, group, H).
+# Write `fetch`, the grid, and the blocks of `q` and of the output. The launch sees both arrays
+# as (B, K, group, H).
 
 
 # %% jupyter={"source_hidden": true} cellView="form"

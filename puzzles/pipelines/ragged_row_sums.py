@@ -24,8 +24,8 @@ from puzzles import INTERPRET
 # An axis of `pallas_call`'s grid has one length for all `b`, so it would walk over empty blocks. A
 # pipeline's grid is made inside the kernel and may hold a traced number.
 #
-# The lengths are in SMEM, like `start` in `copy_rows`. They get there by **scalar prefetch**, so
-# that index maps can also read them. If the `grid_spec` is a
+# The lengths are in SMEM, like `start` in `copy_rows`. They get there by **scalar prefetch**:
+# index maps could read them, too. If the `grid_spec` is a
 # `pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, …)`, the call's first argument is copied to
 # SMEM before step 0, and the kernel gets its ref first.
 #

@@ -138,7 +138,7 @@ PUZZLE = Puzzle(
         "when all four pages are there, and which description has as many?",
         "`slots_ref.at[slot, r]` is one place, `slots_ref.at[slot]` the whole slot. A "
         "description is made by `pltpu.make_async_copy(source, target, sem)`, started or not.",
-        "In `start_copies`: a Python loop over four places; name the page in the table's entry, "
+        "In `start_copies`: a Python loop over four places; take the page that the table lists, "
         "describe its copy on the slot's semaphore, start it. Then one description whose target "
         "is the slot, and only `.wait()` of it.",
     ],
