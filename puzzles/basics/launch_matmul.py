@@ -16,7 +16,7 @@ from puzzles import INTERPRET
 # we fetch its blocks as they are stored, and the kernel contracts their *first* axis:
 # `jax.lax.dot_general` is `dot` with the axes named.
 #
-# You also write `out_shape`, and two more arguments:
+# You also write `out_shape`, and:
 #
 # * `scratch_shapes=[pltpu.VMEM(shape, dtype)]`, one entry for each scratch Ref.
 # * `compiler_params=pltpu.CompilerParams(dimension_semantics=(...))`, one string for each grid

@@ -13,7 +13,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## matmul_gradients: two launches, and no transposed copy in HBM
 #
-# `jax.grad` does not get through your `pallas_call`: you also write the backward pass. It takes two
+# `jax.grad` stops at your `pallas_call`: you also write the backward pass. It takes two
 # products with `g`, the gradient with respect to the result:
 #
 # ```text

@@ -17,7 +17,7 @@ from puzzles import find
 # * **backward** gets the residuals and `g`, the gradient with respect to the result. It returns a
 #   tuple: one gradient for each argument.
 #
-# `defvjp` gives `product` these rules. Then `jax.grad`, `jax.jit` and `jax.vmap` work. Forward mode, `jax.jvp`, and
+# `defvjp` attaches them. Then `jax.grad`, `jax.jit` and `jax.vmap` work. Forward mode, `jax.jvp`, and
 # second derivatives do not: JAX has not been given those rules.
 #
 # Write both rules, with `product` and with `find("matmul_gradients").solution`, the previous
@@ -92,7 +92,7 @@ def trainable_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Ar
 # **When not to write a kernel.** XLA fuses the operations around a product: the layer of
 # `fused_matmul`, in plain JAX, compiles to one fusion, with no temporary array. And it fuses
 # elementwise work. Here is `x + y + z` by two launches of `launch_vector_add`. The sum between them
-# goes to HBM and back, so 768 MiB are moved in all. XLA makes one loop of it, which reads three
+# goes to HBM and back, so 768 MiB are moved. XLA makes one loop of it, which reads three
 # arrays and writes one: 512 MiB.
 
 # %% active="ipynb"

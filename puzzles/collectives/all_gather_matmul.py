@@ -25,7 +25,7 @@ from puzzles.collectives import barrier, neighbours
 #
 # The wire costs nothing as long as a product takes longer than a copy. On v5e, in bf16, this needs
 # at least 4,400 columns of `w` on each device, and enough rows of `x` to fill the matrix unit. Short
-# copies need more columns, because of their latency.
+# copies need more, because of their latency.
 
 
 # %%

@@ -32,7 +32,7 @@ from puzzles.collectives import barrier
 # On v5e a copy can go only to a chip whose distance is a power of two, as [JAX's
 # documentation](https://docs.jax.dev/en/latest/pallas/tpu/distributed.html) says. The
 # ends of a row of four v5e chips are 3 apart and cannot copy to each other: neither this kernel nor a
-# ring in the order of the row runs there.
+# ring in row order runs there.
 
 
 # %%

@@ -14,8 +14,8 @@ from puzzles.collectives import barrier, neighbours
 # ## ring_attention: queries stay, keys travel
 #
 # A sequence too long for one chip is cut into shards: device `d` has `T` rows of `q`, `k` and `v`,
-# from row `d * T` on. Its queries need the keys of all rows up to their own, on whatever
-# device these are.
+# from row `d * T` on. Its queries need the keys of all rows up to their own, on any
+# device.
 #
 # So keys and values travel around the ring ([Liu et al. 2023](https://arxiv.org/abs/2310.01889)), as
 # the rows of `x` did in `all_gather_matmul`. Each device attends to what it has, and an online softmax

@@ -61,7 +61,7 @@ INTRO = """
 In `basics`, `pallas_call` copied every block for you. Here you learn to make these copies
 yourself, and to beat `pallas_call` when you know something that it cannot know.
 
-You begin with a copy in and a copy out, by hand. You reach **paged attention**, which serves
+You begin with a copy in and a copy out. You reach **paged attention**, which serves
 language models: keys and values are in pages all over memory, and a table lists the pages. The last
 part ends on two cores.
 

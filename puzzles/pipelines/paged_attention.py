@@ -23,8 +23,8 @@ from puzzles import INTERPRET
 # b = 2           16      16 keys        nothing         nothing         nothing
 # ```
 #
-# `attend`, below, updates a softmax by one page. Keys that `seen` masks out get weight 0. But if no
-# key of a page counts, they may get weight 1: skip such a page.
+# `attend`, below, updates a softmax by one page. Keys that `seen` masks out get weight 0. If no
+# key of a page counts, they may get 1: skip it.
 #
 # You write two parts. **The kernel** computes only if a page holds keys that count. It replaces the
 # values of all other keys by zeros, because they may be NaN. Past a sequence's last page, **the
