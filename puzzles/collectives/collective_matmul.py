@@ -204,7 +204,7 @@ def scale(M=1024, K=4096, N=1024, bm=512, bk=512, bn=512):
 
 
 def fresh(r):
-    return dict(M=32, K=256, N=128 * int(r.choice([1, 2])), x=3)
+    return dict(M=32, K=128 * int(r.choice([1, 2])), N=128, x=3)
 
 
 PUZZLE = Puzzle(
@@ -213,7 +213,7 @@ PUZZLE = Puzzle(
     spec=collective_matmul_spec,
     solution=collective_matmul,
     inputs=make_inputs,
-    cases=[dict(M=32, K=128, N=128), dict(M=32, K=128, N=128, x=3)],
+    cases=[dict(M=32, K=128, N=128), dict(M=32, K=256, N=128, x=3)],
     fresh=fresh,
     audit=audit,
     scale=scale,
